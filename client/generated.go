@@ -385,6 +385,7 @@ const (
 const (
 	SearchMatchMatchedChargeReference      SearchMatchMatched = "chargeReference"
 	SearchMatchMatchedCustomerID           SearchMatchMatched = "customerId"
+	SearchMatchMatchedDisputeCharge        SearchMatchMatched = "disputeCharge"
 	SearchMatchMatchedDisputeReference     SearchMatchMatched = "disputeReference"
 	SearchMatchMatchedMetadata             SearchMatchMatched = "metadata"
 	SearchMatchMatchedOrderID              SearchMatchMatched = "orderId"
@@ -558,6 +559,13 @@ const (
 const (
 	GetVerificationReportParamsFormatCsv  GetVerificationReportParamsFormat = "csv"
 	GetVerificationReportParamsFormatJSON GetVerificationReportParamsFormat = "json"
+)
+
+// Defines values for GetVerificationReportParamsTable.
+const (
+	GetVerificationReportParamsTableDays      GetVerificationReportParamsTable = "days"
+	GetVerificationReportParamsTableMonths    GetVerificationReportParamsTable = "months"
+	GetVerificationReportParamsTableMovements GetVerificationReportParamsTable = "movements"
 )
 
 // Defines values for ListDeliveriesParamsState.
@@ -1084,6 +1092,11 @@ type Dispute struct {
 	// At When it happened, as reported.
 	At time.Time `json:"at"`
 
+	// Charge The provider's name for the charge, as the dispute has it.
+	//
+	// Examples: ch_3P8xZq
+	Charge string `json:"charge,omitempty,omitzero"`
+
 	// Reason Examples: fraudulent
 	Reason string `json:"reason,omitempty,omitzero"`
 
@@ -1108,6 +1121,11 @@ type DisputeBody struct {
 
 	// At When it happened (RFC 3339). Defaults to now.
 	At time.Time `json:"at,omitempty,omitzero"`
+
+	// Charge The provider's name for the charge, if the dispute has it. Searches find the order by it.
+	//
+	// Examples: ch_3P8xZq
+	Charge string `json:"charge,omitempty,omitzero"`
 
 	// OnBehalfOf For whom the request is made; recorded beside the caller. Requires the role delegate.
 	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
@@ -2965,6 +2983,27 @@ type VerificationMoney struct {
 	Voided string `json:"voided"`
 }
 
+// VerificationMoved defines model for VerificationMoved.
+type VerificationMoved struct {
+	// Captured Taken, by charges and captures. An authorization takes nothing.
+	//
+	// Examples: 99.99
+	Captured string `json:"captured"`
+
+	// Currency Examples: USD
+	Currency string `json:"currency"`
+
+	// Period A day or a month, in UTC.
+	//
+	// Examples: 2026-11-26
+	Period string `json:"period"`
+
+	// Refunded Given back, by refunds and undone charges.
+	//
+	// Examples: 9.99
+	Refunded string `json:"refunded"`
+}
+
 // VerificationOffender defines model for VerificationOffender.
 type VerificationOffender struct {
 	// Fault What is wrong, in words.
@@ -2992,6 +3031,12 @@ type VerificationReport struct {
 
 	// Money What was charged and refunded, by currency.
 	Money []VerificationMoney `json:"money"`
+
+	// Months The same by month.
+	Months []VerificationMoved `json:"months"`
+
+	// Movements What was captured and refunded on each day (UTC), whenever the orders were placed, newest first; up to 400. In each currency, the sum of all that was captured less what was refunded is what is kept.
+	Movements []VerificationMoved `json:"movements"`
 
 	// Number Of the verification.
 	Number int64 `json:"number"`
@@ -3621,10 +3666,16 @@ type ListVerificationsParams struct {
 type GetVerificationReportParams struct {
 	// Format Format of the response; JSON by default.
 	Format GetVerificationReportParamsFormat `form:"format,omitempty" json:"format,omitempty,omitzero"`
+
+	// Table What the CSV has a line for.
+	Table GetVerificationReportParamsTable `form:"table,omitempty" json:"table,omitempty,omitzero"`
 }
 
 // GetVerificationReportParamsFormat defines parameters for GetVerificationReport.
 type GetVerificationReportParamsFormat string
+
+// GetVerificationReportParamsTable defines parameters for GetVerificationReport.
+type GetVerificationReportParamsTable string
 
 // CreateWebhookEndpointParams defines parameters for CreateWebhookEndpoint.
 type CreateWebhookEndpointParams struct {

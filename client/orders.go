@@ -127,10 +127,10 @@ func (c *Client) OrdersCSV(ctx context.Context, filter ListOrdersParams) iter.Se
 	}
 }
 
-// DaysCSV returns the money of a stored verification of the books as CSV, a line for each day and currency.
-func (c *Client) DaysCSV(ctx context.Context, number int64) (text []byte, err error) {
+// BooksCSV returns a table of a stored verification of the books as CSV: days, movements or months.
+func (c *Client) BooksCSV(ctx context.Context, number int64, table GetVerificationReportParamsTable) (text []byte, err error) {
 	path := fmt.Sprintf("/api/verifications/%d", number)
-	err = c.do(ctx, request{http.MethodGet, path, GetVerificationReportParams{}, nil}, &text, []CallOption{GetVerificationReportParams{Format: "csv"}})
+	err = c.do(ctx, request{http.MethodGet, path, GetVerificationReportParams{}, nil}, &text, []CallOption{GetVerificationReportParams{Format: "csv", Table: table}})
 	return text, err
 }
 

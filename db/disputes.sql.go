@@ -19,14 +19,14 @@ WITH touched AS (
   WHERE o.order_no = $1 AND o.seq = $2 AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charge_operations, o.lines, o.disputes, o.route
 ), recorded AS (
-  INSERT INTO pawl.disputes (order_no, reference, state, amount, currency, reason, at)
+  INSERT INTO pawl.disputes (order_no, reference, state, amount, currency, reason, charge, at)
   SELECT k.order_no, $3::text, $4::text, $5::pawl.money_amount, k.currency, $6::text,
-    coalesce($7::timestamptz, now())
+    $7::text, coalesce($8::timestamptz, now())
   FROM touched AS k
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, on_behalf_of, reason, request_id, fingerprint)
-  SELECT k.order_no, k.seq, k.status, k.status, k.fence, $8::text, $9::text, $10::text, $6::text,
-    $11::text, $12::bytea FROM touched AS k
+  SELECT k.order_no, k.seq, k.status, k.status, k.fence, $9::text, $10::text, $11::text, $6::text,
+    $12::text, $13::bytea FROM touched AS k
 )
 SELECT written_orders.order_no, written_orders.created_at, written_orders.due_at, written_orders.finished_at, written_orders.owner, written_orders.fence, written_orders.generation, written_orders.quantity, written_orders.seq, written_orders.take_overs, written_orders.status, written_orders.hold, written_orders.hold_reason, written_orders.stop_requested, written_orders.outcome, written_orders.ended_as, written_orders.failure_step, written_orders.failure_code, written_orders.failure_detail, written_orders.order_id, written_orders.currency, written_orders.item, written_orders.amount, written_orders.metadata, written_orders.submitted_by, written_orders.policy, written_orders.calls, written_orders.retries, written_orders.retry_window_started_at, written_orders.in_doubt_since, written_orders.start_at, written_orders.complete_by, written_orders.reservation_ttl, written_orders.reserved_until, written_orders.approval_until, written_orders.approved_at, written_orders.permit_at, written_orders.customer_id, written_orders.payment_method, written_orders.concurrency_key, written_orders.action, written_orders.charge_operations, written_orders.lines, written_orders.disputes, written_orders.route, written_orders.charged_at, written_orders.refunded_at, written_orders.reserved_at, written_orders.released_at, written_orders.charge_reference, written_orders.reserve_reference, written_orders.charge_in_doubt, written_orders.reserve_in_doubt, written_orders.charge_capture, written_orders.capture_by, written_orders.charge_operation_list, written_orders.dispute_list FROM (SELECT w.order_no, w.created_at, w.due_at, w.finished_at, w.owner, w.fence, w.generation, w.quantity, w.seq, w.take_overs, w.status, w.hold, w.hold_reason, w.stop_requested, w.outcome, w.ended_as, w.failure_step, w.failure_code, w.failure_detail, w.order_id, w.currency, w.item, w.amount, w.metadata, w.submitted_by, w.policy, w.calls, w.retries, w.retry_window_started_at, w.in_doubt_since, w.start_at, w.complete_by, w.reservation_ttl, w.reserved_until, w.approval_until, w.approved_at, w.permit_at, w.customer_id, w.payment_method, w.concurrency_key, w.action, w.charge_operations, w.lines, w.disputes, w.route, e.charged_at, e.refunded_at, e.reserved_at, e.released_at, e.charge_reference, e.reserve_reference, e.charge_in_doubt, e.reserve_in_doubt, e.charge_capture, e.capture_by, e.charge_operation_list, e.dispute_list FROM touched AS w, pawl.no_effects AS e) AS written_orders
 `
@@ -38,6 +38,7 @@ type DisputeRecordParams struct {
 	State       string
 	Amount      decimal.Decimal
 	Reason      *string
+	Charge      *string
 	At          *time.Time
 	Verb        string
 	Actor       string
@@ -61,6 +62,7 @@ func (q *Queries) DisputeRecord(ctx context.Context, arg DisputeRecordParams) ([
 		arg.State,
 		arg.Amount,
 		arg.Reason,
+		arg.Charge,
 		arg.At,
 		arg.Verb,
 		arg.Actor,

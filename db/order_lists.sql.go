@@ -530,7 +530,11 @@ SELECT f.order_no, f.matched, f.key FROM (
    WHERE (d.reference, d.order_no) > ($1::text, 0) AND (d.reference, d.order_no) < ($1::text, 9223372036854775807)
    ORDER BY d.reference DESC, d.order_no DESC LIMIT $2::integer)
   UNION ALL
-  (SELECT m.order_no, 8, 'metadata', m.key, '' FROM pawl.orders_by_metadata($1::text, $2::integer) AS m)
+  (SELECT g.order_no, 8, 'disputeCharge', '', '' FROM pawl.disputes AS g
+   WHERE g.charge IS NOT NULL AND (g.charge, g.order_no) > ($1::text, 0) AND (g.charge, g.order_no) < ($1::text, 9223372036854775807)
+   ORDER BY g.charge DESC, g.order_no DESC LIMIT $2::integer)
+  UNION ALL
+  (SELECT m.order_no, 9, 'metadata', m.key, '' FROM pawl.orders_by_metadata($1::text, $2::integer) AS m)
 ) AS f
 ORDER BY f.place, f.order_id, f.key, f.order_no DESC
 `
@@ -547,7 +551,7 @@ type OrdersSearchRow struct {
 }
 
 // Finds orders by one term, as many as most for each thing that can match: the id of an order, the beginning of it, a
-// customer, a reference of a provider, a value of metadata. Each part uses an index of its own. The greatest character
+// customer, a reference of a provider, the charge of a dispute, a value of metadata. Each part uses an index of its own. The greatest character
 // ends the range of ids that begin with the term.
 func (q *Queries) OrdersSearch(ctx context.Context, arg OrdersSearchParams) ([]OrdersSearchRow, error) {
 	rows, err := q.db.Query(ctx, ordersSearch, arg.Term, arg.Most)

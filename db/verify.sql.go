@@ -300,6 +300,11 @@ WITH rows AS (
   FROM (SELECT coalesce(sum(a.orders), 0) AS orders, coalesce(sum(a.orders + a.others), 0) AS all_orders,
       coalesce(sum(cardinality(pawl.numbers_in(a.order_nos))), 0) AS numbers FROM pawl.forgotten_batches AS a WHERE a.removed_at IS NOT NULL) AS b,
     (SELECT coalesce(sum(t.orders), 0) AS orders FROM pawl.forgotten_sums AS t) AS s
+  UNION ALL
+  SELECT NULL, coalesce(k.currency, g.currency), 0, CASE WHEN coalesce(k.kept, 0) <> coalesce(g.moved, 0)
+    THEN 'kept ' || coalesce(k.kept, 0) || ', captured less refunded by day ' || coalesce(g.moved, 0) END
+  FROM (SELECT t.currency::text AS currency, sum(t.kept) AS kept FROM pawl.forgotten_sums AS t GROUP BY 1) AS k
+  FULL JOIN (SELECT m.currency, sum(m.captured - m.refunded) AS moved FROM pawl.forgotten_movements AS m GROUP BY 1) AS g ON g.currency = k.currency
 )
 SELECT coalesce(sum(j.orders), 0)::bigint AS checked, count(j.fault) AS violations,
   coalesce((array_agg(j.id ORDER BY j.placed_on, j.id) FILTER (WHERE j.fault IS NOT NULL))[1:$1::integer], '{}')::text[] AS offenders,
@@ -328,9 +333,45 @@ func (q *Queries) VerifyForgotten(ctx context.Context, most int32) (VerifyForgot
 	return i, err
 }
 
+const verifyForgottenMovements = `-- name: VerifyForgottenMovements :many
+SELECT m.day::text AS day, m.currency, m.captured::text AS captured, m.refunded::text AS refunded FROM pawl.forgotten_movements AS m ORDER BY m.day, m.currency
+`
+
+type VerifyForgottenMovementsRow struct {
+	Day      string
+	Currency string
+	Captured string
+	Refunded string
+}
+
+func (q *Queries) VerifyForgottenMovements(ctx context.Context) ([]VerifyForgottenMovementsRow, error) {
+	rows, err := q.db.Query(ctx, verifyForgottenMovements)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []VerifyForgottenMovementsRow
+	for rows.Next() {
+		var i VerifyForgottenMovementsRow
+		if err := rows.Scan(
+			&i.Day,
+			&i.Currency,
+			&i.Captured,
+			&i.Refunded,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const verifyForgottenSums = `-- name: VerifyForgottenSums :many
 SELECT s.placed_on::text AS day, s.status, s.currency, sum(s.orders)::bigint AS orders, sum(s.charges)::bigint AS charges, sum(s.charged)::text AS charged,
-  sum(s.refunded)::text AS refunded, sum(s.voided)::text AS voided, sum(s.kept)::text AS kept
+  sum(s.refunded)::text AS refunded, sum(s.voided)::text AS voided, sum(s.kept)::text AS kept, sum(s.lost)::text AS lost
 FROM pawl.forgotten_sums AS s WHERE s.orders > 0 GROUP BY s.placed_on, s.status, s.currency ORDER BY s.placed_on, s.currency, s.status
 `
 
@@ -344,6 +385,7 @@ type VerifyForgottenSumsRow struct {
 	Refunded string
 	Voided   string
 	Kept     string
+	Lost     string
 }
 
 // Returns what forgotten orders come to.
@@ -366,6 +408,7 @@ func (q *Queries) VerifyForgottenSums(ctx context.Context) ([]VerifyForgottenSum
 			&i.Refunded,
 			&i.Voided,
 			&i.Kept,
+			&i.Lost,
 		); err != nil {
 			return nil, err
 		}
@@ -601,6 +644,50 @@ func (q *Queries) VerifyMoney(ctx context.Context, arg VerifyMoneyParams) ([]Ver
 			&i.Disputed,
 			&i.Lost,
 			&i.Balanced,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const verifyMovements = `-- name: VerifyMovements :many
+SELECT coalesce((m.at AT TIME ZONE 'UTC')::date::text, '')::text AS day, m.currency, sum(m.captured)::text AS captured, (0 * sum(m.captured) + sum(m.refunded))::text AS refunded
+FROM pawl.movements AS m WHERE m.order_no BETWEEN $1 AND $2 GROUP BY 1, 2 ORDER BY 1, 2
+`
+
+type VerifyMovementsParams struct {
+	First int64
+	Last  int64
+}
+
+type VerifyMovementsRow struct {
+	Day      string
+	Currency string
+	Captured string
+	Refunded string
+}
+
+// Returns what was captured and refunded by currency and by the day (UTC) on which it moved, whenever the order was
+// placed. In every currency, the difference is what VerifyMoney says is kept.
+func (q *Queries) VerifyMovements(ctx context.Context, arg VerifyMovementsParams) ([]VerifyMovementsRow, error) {
+	rows, err := q.db.Query(ctx, verifyMovements, arg.First, arg.Last)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []VerifyMovementsRow
+	for rows.Next() {
+		var i VerifyMovementsRow
+		if err := rows.Scan(
+			&i.Day,
+			&i.Currency,
+			&i.Captured,
+			&i.Refunded,
 		); err != nil {
 			return nil, err
 		}

@@ -19,6 +19,7 @@ type Dispute struct {
 	Reference string          // the provider's name for the dispute
 	State     string          // one of the states of orders.ReportedDispute
 	Amount    decimal.Decimal // more than 0, in the currency of the order
+	Charge    string          // the provider's name for the charge; may be empty
 	At        *time.Time      // when it happened; nil: now
 }
 
@@ -74,7 +75,7 @@ func (e *Engine) onDisputeEvent(ctx context.Context, d *stripe.Dispute, secret p
 		}
 		_, err := e.Do(ctx, Request{
 			OrderID: o.OrderID, Verb: (&Dispute{State: d.State}).Verb(), Actor: orders.ActorSystem, Reason: d.Reason, Async: true,
-			Dispute: &Dispute{Reference: d.Reference, State: d.State, Amount: amount, At: &d.At},
+			Dispute: &Dispute{Reference: d.Reference, State: d.State, Amount: amount, Charge: d.Charge, At: &d.At},
 		})
 		if _, differs := errors.AsType[*orders.KeyReused](err); err != nil && !differs {
 			return err

@@ -27,11 +27,18 @@ const (
 // totals are what pawl verify adds up.
 func (b *bundle) totals(t *testing.T) (orders map[string]int64, money []books.Money) {
 	t.Helper()
+	report := b.proof(t)
+	return report.Orders, report.Money
+}
+
+// proof is the report of pawl verify, which must find nothing.
+func (b *bundle) proof(t *testing.T) books.Report {
+	t.Helper()
 	report, err := books.Verify(t.Context(), openPool(t, b.URL), books.Options{RangeSize: 3})
 	if err != nil || !report.OK() {
 		t.Errorf("%+v: %v", report, err)
 	}
-	return report.Orders, report.Money
+	return report
 }
 
 // forgets starts a replica that forgets old orders, and waits until those that remain are these.
@@ -69,6 +76,8 @@ func TestForgottenOrders(t *testing.T) {
 			ChargeOperation: &engine.ChargeOperation{Amount: new(decimal.MustParse("40")), Restock: 2}})))
 	}
 	refund("refunded")
+	assert.NoError(t, assert.Err(b.engine.Do(t.Context(), engine.Request{OrderID: "refunded", Verb: "dispute_lost", Actor: "me", RequestID: "d",
+		Dispute: &engine.Dispute{Reference: "dp_2", State: "lost", Amount: decimal.MustParse("7")}})))
 	for _, id := range []string{"disputed", "open", "told", "unread"} {
 		b.process(t, request(id))
 	}
@@ -79,7 +88,7 @@ func TestForgottenOrders(t *testing.T) {
 	terms.StartAt = terms.StartAt.Add(-longSince)
 	inputs["terms"] = terms
 	b.process(t, request("recent"))
-	wantOrders, wantMoney := b.totals(t)
+	want := b.proof(t)
 	b.exec(t, `INSERT INTO late_undos (order_no, generation, step, reason) SELECT order_no, 0, 'charge', 'test' FROM orders WHERE order_id = 'open'`)
 	b.exec(t, `INSERT INTO webhook_endpoints (event_no, created_by, secret, url) VALUES (0, 'me', 'whsec_x', 'https://shop.example')`)
 	b.exec(t, `INSERT INTO webhook_deliveries (endpoint_no, delivery_no, type, event_id, subject, body, state)
@@ -87,10 +96,11 @@ func TestForgottenOrders(t *testing.T) {
 	b.exec(t, `UPDATE event_batches SET position_from = (SELECT max(position) FROM transitions JOIN orders USING (order_no) WHERE order_id = 'unread')`)
 
 	b.forgets(t, "disputed", "held", "open", "recent", "told", "unread")
-	gotOrders, gotMoney := b.totals(t)
-	wantMoney[0].Forgotten = 5
-	assert.Equal(t, gotOrders, wantOrders)
-	assert.Equal(t, gotMoney, wantMoney)
+	got := b.proof(t)
+	want.Money[0].Forgotten = 5
+	assert.Equal(t, got.Orders, want.Orders)
+	assert.Equal(t, got.Money, want.Money)
+	assert.Equal(t, got.Movements, want.Movements)
 	for _, table := range []string{"transitions", "charges", "charge_operations", "reservations"} {
 		orphans := value[int](t, b.Pool, `SELECT count(*) FROM `+table+` AS c WHERE NOT EXISTS (SELECT FROM orders AS o WHERE o.order_no = c.order_no)`)
 		assert.Equal(t, orphans, 0, table)

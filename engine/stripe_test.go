@@ -172,7 +172,7 @@ func TestStripeDisputes(t *testing.T) {
 	s.until(t, "o", "completed")
 	send := func(secret, intent, status, currency string) error {
 		payload := fmt.Appendf(nil, `{"object":"event","id":"evt_1","type":"charge.dispute.created","created":1790000000,"data":{"object":{"object":"dispute",
-			"id":"dp_1","payment_intent":%q,"status":%q,"amount":250,"currency":%q,"reason":"fraudulent"}}}`, intent, status, currency)
+			"id":"dp_1","charge":"ch_1","payment_intent":%q,"status":%q,"amount":250,"currency":%q,"reason":"fraudulent"}}}`, intent, status, currency)
 		signed := webhook.GenerateTestSignedPayload(&webhook.UnsignedPayload{Payload: payload, Secret: secret, Timestamp: time.Now()})
 		return s.engine.StripeEvent(t.Context(), payload, signed.Header)
 	}
@@ -189,6 +189,11 @@ func TestStripeDisputes(t *testing.T) {
 	assert.Equal(t, facts, "o dp_1 lost 2.50 USD fraudulent 1790000000, o dp_1 opened 2.50 USD fraudulent 1790000000")
 	if o := s.get(t, "o"); o.Status != "completed" || *o.Disputes != 2 {
 		t.Error(brief(o))
+	}
+	found, _, err := s.engine.Orders.Search(t.Context(), "ch_1", 2)
+	assert.NoError(t, err)
+	if len(found) != 1 || found[0].Order.OrderID != "o" || found[0].Matched != "disputeCharge" {
+		t.Errorf("%+v", found)
 	}
 }
 

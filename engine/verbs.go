@@ -520,7 +520,8 @@ func (e *Engine) ask(ctx context.Context, o *orders.Order, q *Request, c *change
 	case q.Dispute != nil:
 		rows, err := e.query.DisputeRecord(ctx, db.DisputeRecordParams{
 			OrderNo: o.OrderNo, Seq: o.Seq, Reference: q.Dispute.Reference, State: q.Dispute.State, Amount: q.Dispute.Amount, At: q.Dispute.At,
-			Verb: string(q.Verb), Actor: q.Actor, OnBehalfOf: db.Optional(q.OnBehalfOf), Reason: db.Optional(q.Reason),
+			Charge: db.Optional(q.Dispute.Charge),
+			Verb:   string(q.Verb), Actor: q.Actor, OnBehalfOf: db.Optional(q.OnBehalfOf), Reason: db.Optional(q.Reason),
 			RequestID: db.Optional(q.RequestID), Fingerprint: q.fingerprint()})
 		return writtenOrders(rows), err
 	case q.ChargeOperation != nil:

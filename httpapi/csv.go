@@ -15,7 +15,8 @@ import (
 // csvTable is how an answer in JSON becomes a table: a row for each element of a list, with these fields.
 type csvTable struct {
 	list    string
-	columns []string // the name of a field, or failure.code for the code in failure; those in money are named without it
+	columns []string            // the name of a field, or failure.code for the code in failure; those in money are named without it
+	others  map[string][]string // columns of other lists, which the parameter table names
 }
 
 // csvTables has the operations whose answer can be CSV.
@@ -23,10 +24,13 @@ var csvTables = map[string]csvTable{
 	"GET " + listOrdersOperation.Path: {"orders", []string{
 		"orderId", "status", "hold", "holdReason", "failure.code", "amount", "currency",
 		"money.charged", "money.refunded", "money.authorized", "money.voided", "money.kept", "money.disputed", "money.lost",
-		"customerId", "item", "quantity", "submittedBy", "createdAt", "finishedAt"}},
+		"customerId", "item", "quantity", "submittedBy", "createdAt", "finishedAt"}, nil},
 	"GET " + getVerificationReportOperation.Path: {"days", []string{
-		"day", "currency", "orders", "charges", "charged", "refunded", "authorized", "voided", "kept", "underWay", "disputed", "lost", "forgotten"}},
+		"day", "currency", "orders", "charges", "charged", "refunded", "authorized", "voided", "kept", "underWay", "disputed", "lost", "forgotten"},
+		map[string][]string{"movements": movedColumns, "months": movedColumns}},
 }
+
+var movedColumns = []string{"period", "currency", "captured", "refunded"}
 
 // csvFormat documents the format of an answer.
 type csvFormat string
@@ -51,6 +55,10 @@ func (t csvTable) orCSV(h http.HandlerFunc) http.HandlerFunc {
 		if !wantsCSV(r) {
 			h(w, r)
 			return
+		}
+		t := t
+		if columns := t.others[r.URL.Query().Get("table")]; columns != nil {
+			t = csvTable{r.URL.Query().Get("table"), columns, nil}
 		}
 		kept := &keptAnswer{ResponseWriter: w, status: http.StatusOK}
 		h(kept, r)

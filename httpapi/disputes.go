@@ -22,6 +22,7 @@ type disputeBody struct {
 	Reference string      `json:"reference" minLength:"1" maxLength:"255" doc:"The provider's name for the dispute." example:"dp_1P8xZq"`
 	State     string      `json:"state" enum:"opened,won,lost" doc:"What has become of it, from the point of view of the seller."`
 	Amount    amountInput `json:"amount" doc:"How much is disputed; more than 0, in the currency of the order." example:"99.99"`
+	Charge    string      `json:"charge,omitempty" maxLength:"255" doc:"The provider's name for the charge, if the dispute has it. Searches find the order by it." example:"ch_3P8xZq"`
 	At        *time.Time  `json:"at,omitempty" doc:"When it happened (RFC 3339). Defaults to now."`
 	VerbBody
 }
@@ -44,7 +45,7 @@ func (s *server) recordDispute(w http.ResponseWriter, r *sent[disputeBody]) erro
 	if fault != nil {
 		return newProblem("invalid_input", "", *fault)
 	}
-	q.Dispute = &engine.Dispute{Reference: r.body.Reference, State: r.body.State, Amount: amount, At: r.body.At}
+	q.Dispute = &engine.Dispute{Reference: r.body.Reference, State: r.body.State, Amount: amount, Charge: r.body.Charge, At: r.body.At}
 	q.Verb, q.Async = q.Dispute.Verb(), true
 	if o, err = s.engine.Do(ctx, q); err != nil {
 		return err

@@ -92,11 +92,12 @@ type dispute struct {
 	State     string    `json:"state" enum:"opened,won,lost" doc:"opened: it is open until another entry says won or lost."`
 	Amount    string    `json:"amount" pattern:"^[0-9]+([.][0-9]+)?$" doc:"A decimal." example:"99.99"`
 	Reason    string    `json:"reason,omitempty" example:"fraudulent"`
+	Charge    string    `json:"charge,omitempty" doc:"The provider's name for the charge, as the dispute has it." example:"ch_3P8xZq"`
 	At        time.Time `json:"at" doc:"When it happened, as reported."`
 }
 
 func disputeOf(d *orders.ReportedDispute) dispute {
-	return dispute{Reference: d.Reference, State: d.State, Amount: d.Amount.String(), Reason: d.Reason, At: d.At.UTC()}
+	return dispute{Reference: d.Reference, State: d.State, Amount: d.Amount.String(), Reason: d.Reason, Charge: d.Charge, At: d.At.UTC()}
 }
 
 // refund is a requested refund.

@@ -27,7 +27,7 @@ type searchResult struct {
 }
 
 type searchMatch struct {
-	Matched string `json:"matched" enum:"orderId,orderIdPrefix,customerId,chargeReference,reservationReference,refundReference,disputeReference,metadata" doc:"What matched." example:"chargeReference"`
+	Matched string `json:"matched" enum:"orderId,orderIdPrefix,customerId,chargeReference,reservationReference,refundReference,disputeReference,disputeCharge,metadata" doc:"What matched." example:"chargeReference"`
 	Key     string `json:"key,omitempty" doc:"With metadata: the key of the value that matched." example:"email"`
 	Order   order  `json:"order"`
 }

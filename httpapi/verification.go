@@ -98,12 +98,13 @@ func (s *server) listVerifications(ctx context.Context, in *listVerificationsReq
 var getVerificationReportOperation = failing(huma.Operation{
 	OperationID: "getVerificationReport", Method: http.MethodGet, Path: "/api/verifications/{number}", Tags: []string{"service"},
 	Summary:     "Get the report of a verification of the books",
-	Description: "As CSV (format=csv, or Accept: text/csv), its days and currencies.",
+	Description: "As CSV (format=csv, or Accept: text/csv), its days, movements or months.",
 }, "not_found", "invalid_parameter", "unavailable", "internal")
 
 type getVerificationReportRequest struct {
 	Number int64     `path:"number" minimum:"1" example:"1" doc:"The number of the verification."`
 	Format csvFormat `query:"format" doc:"Format of the response; JSON by default."`
+	Table  string    `query:"table" enum:"days,movements,months" default:"days" doc:"What the CSV has a line for."`
 }
 
 func (s *server) getVerificationReport(ctx context.Context, in *getVerificationReportRequest) (out verificationReport, err error) {
@@ -182,6 +183,8 @@ type verificationReport struct {
 	Orders     map[string]int64    `json:"orders" doc:"Number of orders by status."`
 	Money      []VerificationMoney `json:"money" nullable:"false" doc:"What was charged and refunded, by currency."`
 	Days       []verificationDay   `json:"days" nullable:"false" doc:"The same by the day (UTC) on which the orders were placed, newest first; up to 400."`
+	Movements  []verificationMoved `json:"movements" nullable:"false" doc:"What was captured and refunded on each day (UTC), whenever the orders were placed, newest first; up to 400. In each currency, the sum of all that was captured less what was refunded is what is kept."`
+	Months     []verificationMoved `json:"months" nullable:"false" doc:"The same by month."`
 	Steps      []verificationStep  `json:"steps,omitempty" nullable:"false" doc:"The comparison with providers, by step. Absent if the books were not compared."`
 }
 
@@ -224,6 +227,14 @@ type verificationDay struct {
 	VerificationMoney
 }
 
+// verificationMoved is the money that moved in one currency on a day or in a month.
+type verificationMoved struct {
+	Period   string `json:"period" doc:"A day or a month, in UTC." example:"2026-11-26"`
+	Currency string `json:"currency" example:"USD"`
+	Captured string `json:"captured" doc:"Taken, by charges and captures. An authorization takes nothing." example:"99.99"`
+	Refunded string `json:"refunded" doc:"Given back, by refunds and undone charges." example:"9.99"`
+}
+
 // verificationStep is the comparison of one step with its provider.
 type verificationStep struct {
 	Step     string `json:"step" enum:"charge,reserve,confirm,refund,capture,void"`
@@ -234,12 +245,15 @@ type verificationStep struct {
 func verificationReportOf(r *books.StoredReport) verificationReport {
 	return verificationReport{
 		Number: r.Number, FinishedAt: r.FinishedAt.UTC(), StartedBy: r.StartedBy, Seconds: r.Seconds, Right: r.OK(), Orders: r.Orders,
-		Checks: each(r.Checks, checkOf),
-		Money:  each(r.Money, verificationMoneyOf),
-		Days:   each(r.Days, func(d *books.Day) verificationDay { return verificationDay{d.Day, verificationMoneyOf(&d.Money)} }),
-		Steps:  each(r.Steps, stepOf),
+		Checks:    each(r.Checks, checkOf),
+		Money:     each(r.Money, verificationMoneyOf),
+		Days:      each(r.Days, func(d *books.Day) verificationDay { return verificationDay{d.Day, verificationMoneyOf(&d.Money)} }),
+		Movements: each(r.Movements, movedOf), Months: each(r.Months, movedOf),
+		Steps: each(r.Steps, stepOf),
 	}
 }
+
+func movedOf(m *books.Movement) verificationMoved { return verificationMoved(*m) }
 
 func stepOf(s *books.ProviderStep) verificationStep { return verificationStep(*s) }
 

@@ -236,9 +236,11 @@ CREATE TABLE pawl.disputes (
   currency    text COLLATE "C" NOT NULL,
   reference   text COLLATE "C" NOT NULL CONSTRAINT disputes_reference CHECK (reference <> ''), -- the provider's, of the dispute
   reason      text,
+  charge      text COLLATE "C",               -- the provider's name for the charge, where the charge of the order has another
   CONSTRAINT disputes_pkey PRIMARY KEY (order_no, reference, state)
 ) WITH (vacuum_truncate = false);
 CREATE INDEX disputes_reference ON pawl.disputes (reference, order_no);
+CREATE INDEX disputes_charge ON pawl.disputes (charge, order_no) WHERE charge IS NOT NULL;
 
 -- +goose StatementBegin
 CREATE FUNCTION pawl.guard_dispute() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -321,6 +323,17 @@ CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.charge_operations FOR EACH
 CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.inventory FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
 CREATE TRIGGER kept BEFORE UPDATE OR DELETE OR TRUNCATE ON pawl.stock_movements FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
 
+-- When money moved: what was captured, and what was refunded. An authorization moves none, nor does its end.
+CREATE VIEW pawl.movements AS
+SELECT c.order_no, c.currency, CASE WHEN c.capture IS NULL THEN c.created_at ELSE c.captured_at END AS at, c.amount::numeric AS captured, 0::numeric AS refunded
+FROM pawl.charges AS c WHERE c.capture IS NULL OR c.captured_at IS NOT NULL
+UNION ALL
+SELECT c.order_no, c.currency, c.refunded_at, 0, c.amount::numeric
+FROM pawl.charges AS c WHERE c.refunded_at IS NOT NULL AND (c.capture IS NULL OR c.captured_at IS NOT NULL)
+UNION ALL
+SELECT f.order_no, f.currency, f.finished_at, CASE WHEN f.kind = 'capture' THEN f.amount ELSE 0 END, CASE WHEN f.kind = 'refund' THEN f.amount ELSE 0 END
+FROM pawl.charge_operations AS f WHERE f.number > 0 AND f.state = 'done' AND f.kind <> 'void';
+
 -- An order as the service reads it: its row, the effects and undos of its generation, and the operations of its
 -- charge that were requested.
 CREATE VIEW pawl.full_orders AS
@@ -336,7 +349,7 @@ SELECT o.*, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_
     FROM pawl.charge_operations AS f WHERE f.order_no = o.order_no AND f.generation = o.generation AND f.number > 0) END)::jsonb AS charge_operation_list,
   (CASE WHEN o.disputes IS NOT NULL THEN (
     SELECT jsonb_agg(jsonb_strip_nulls(jsonb_build_object('reference', d.reference, 'state', d.state, 'amount', d.amount::text,
-      'reason', d.reason, 'at', d.at)) ORDER BY d.at, d.reference, array_position(ARRAY['opened', 'won', 'lost'], d.state::text))
+      'reason', d.reason, 'charge', d.charge, 'at', d.at)) ORDER BY d.at, d.reference, array_position(ARRAY['opened', 'won', 'lost'], d.state::text))
     FROM pawl.disputes AS d WHERE d.order_no = o.order_no) END)::jsonb AS dispute_list
 FROM pawl.orders AS o
 LEFT JOIN pawl.charges AS c ON c.order_no = o.order_no AND c.generation = o.generation
@@ -390,7 +403,7 @@ END $$;
 -- +goose Down
 DROP FUNCTION pawl.orders_by_metadata(text, integer);
 DROP FUNCTION pawl.orders_within(bigint[], bigint);
-DROP VIEW pawl.no_effects, pawl.full_orders;
+DROP VIEW pawl.no_effects, pawl.full_orders, pawl.movements;
 DROP TABLE pawl.stock_movements;
 DROP TABLE pawl.inventory;
 DROP DOMAIN pawl.stock_count;

@@ -72,7 +72,7 @@ FROM pawl.orders o JOIN pawl.charge_operations c ON c.order_no = o.order_no AND 
 
 -- What was reported about disputes, as it came. A dispute without a row that says won or lost is open.
 CREATE VIEW books.disputes AS
-SELECT o.order_id::text, d.reference, d.state::text, d.amount::numeric, d.currency, d.reason, d.at, d.recorded_at
+SELECT o.order_id::text, d.reference, d.state::text, d.amount::numeric, d.currency, d.reason, d.at, d.recorded_at, d.charge
 FROM pawl.orders o JOIN pawl.disputes d ON d.order_no = o.order_no;
 
 -- state: held (counts in inventory.reserved), sold (its order is completed), released.

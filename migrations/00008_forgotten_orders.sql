@@ -21,9 +21,19 @@ CREATE TABLE pawl.forgotten_sums (
   refunded numeric NOT NULL DEFAULT 0,    -- by undos, and on request
   voided   numeric NOT NULL DEFAULT 0,    -- of authorizations
   kept     numeric NOT NULL DEFAULT 0,    -- captured and not refunded
+  lost     numeric NOT NULL DEFAULT 0,    -- in disputes
   CONSTRAINT forgotten_sums_money CHECK (charged = refunded + voided + kept)
 );
 CREATE UNIQUE INDEX forgotten_sums_day ON pawl.forgotten_sums (placed_on, currency, status);
+
+-- The money of the same orders, by the day (UTC) on which it moved.
+CREATE TABLE pawl.forgotten_movements (
+  day      date NOT NULL,
+  currency text COLLATE "C" NOT NULL,
+  captured numeric NOT NULL,
+  refunded numeric NOT NULL,
+  CONSTRAINT forgotten_movements_pkey PRIMARY KEY (day, currency)
+);
 
 -- The units that removed orders had sold from this stock, and those that their refunds had put back.
 CREATE TABLE pawl.forgotten_stock (
@@ -82,6 +92,7 @@ CROSS JOIN LATERAL (SELECT length(b.inputs) / cardinality(b.id_hashes) AS width)
 WHERE f.id_hash <> '00000000-0000-0000-0000-000000000000';
 
 CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.forgotten_sums FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
+CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.forgotten_movements FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
 CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.forgotten_stock FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
 CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.forgotten_batches FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
 CREATE TRIGGER never_changed BEFORE UPDATE ON pawl.forgotten_batches FOR EACH ROW
@@ -265,10 +276,17 @@ BEGIN
     FROM forgotten AS f JOIN pawl.charge_operations AS r ON r.order_no = f.order_no AND r.state = 'done'
   ), summed AS (
     UPDATE pawl.forgotten_sums AS s SET orders = s.orders + e.orders, charges = s.charges + e.charges, charged = s.charged + e.charged,
-      refunded = s.refunded + e.refunded, voided = s.voided + e.voided, kept = s.kept + e.charged - e.refunded - e.voided
+      refunded = s.refunded + e.refunded, voided = s.voided + e.voided, kept = s.kept + e.charged - e.refunded - e.voided,
+      lost = s.lost + coalesce((SELECT sum(d.amount) FROM forgotten AS g JOIN pawl.disputes AS d ON d.order_no = g.order_no
+        WHERE g.sum_no = s.sum_no AND d.state = 'lost'), 0)
     FROM (SELECT a.sum_no, sum(a.orders) AS orders, sum(a.charges) AS charges, sum(a.charged) AS charged, sum(a.refunded) AS refunded, sum(a.voided) AS voided
       FROM entries AS a GROUP BY a.sum_no) AS e
     WHERE s.sum_no = e.sum_no
+  ), moved AS (
+    INSERT INTO pawl.forgotten_movements AS k (day, currency, captured, refunded)
+    SELECT (m.at AT TIME ZONE 'UTC')::date, m.currency, sum(m.captured), sum(m.refunded)
+    FROM pawl.movements AS m WHERE m.order_no = ANY(ARRAY(SELECT g.order_no FROM forgotten AS g)) GROUP BY 1, 2 ORDER BY 1, 2
+    ON CONFLICT (day, currency) DO UPDATE SET captured = k.captured + excluded.captured, refunded = k.refunded + excluded.refunded
   )
   UPDATE pawl.forgotten_batches AS b SET orders = (SELECT count(*) FROM forgotten), others = cardinality(gone) - (SELECT count(*) FROM forgotten)
   WHERE b.batch_no = batch;
@@ -306,7 +324,7 @@ END $$;
 -- +goose StatementEnd
 
 CREATE VIEW books.forgotten AS
-SELECT s.placed_on, s.currency::text, s.status::text, s.orders, s.charges, s.charged, s.refunded, s.voided, s.kept FROM pawl.forgotten_sums s;
+SELECT s.placed_on, s.currency::text, s.status::text, s.orders, s.charges, s.charged, s.refunded, s.voided, s.kept, s.lost FROM pawl.forgotten_sums s;
 CREATE TRIGGER read_only INSTEAD OF INSERT OR UPDATE OR DELETE ON books.forgotten FOR EACH ROW EXECUTE FUNCTION books.refuse_write();
 
 -- +goose Down
@@ -318,4 +336,4 @@ DROP FUNCTION pawl.numbers_in(int8multirange);
 DROP FUNCTION pawl.input_hash(text, numeric, text, integer, json, text, text[], timestamptz, timestamptz, double precision, text, text);
 DROP FUNCTION pawl.order_id_hash(text);
 DROP VIEW pawl.forgotten_orders;
-DROP TABLE pawl.forgotten_batches, pawl.forgotten_stock, pawl.forgotten_sums;
+DROP TABLE pawl.forgotten_batches, pawl.forgotten_stock, pawl.forgotten_movements, pawl.forgotten_sums;

@@ -8,9 +8,9 @@ WITH touched AS (
   WHERE o.order_no = @order_no AND o.seq = @seq AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   RETURNING o.*
 ), recorded AS (
-  INSERT INTO pawl.disputes (order_no, reference, state, amount, currency, reason, at)
+  INSERT INTO pawl.disputes (order_no, reference, state, amount, currency, reason, charge, at)
   SELECT k.order_no, @reference::text, @state::text, sqlc.arg('amount')::pawl.money_amount, k.currency, sqlc.narg('reason')::text,
-    coalesce(sqlc.narg('at')::timestamptz, now())
+    sqlc.narg('charge')::text, coalesce(sqlc.narg('at')::timestamptz, now())
   FROM touched AS k
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, on_behalf_of, reason, request_id, fingerprint)

@@ -224,7 +224,7 @@ ORDER BY CASE WHEN @oldest::boolean THEN o.order_no ELSE -o.order_no END;
 
 -- name: OrdersSearch :many
 -- Finds orders by one term, as many as most for each thing that can match: the id of an order, the beginning of it, a
--- customer, a reference of a provider, a value of metadata. Each part uses an index of its own. The greatest character
+-- customer, a reference of a provider, the charge of a dispute, a value of metadata. Each part uses an index of its own. The greatest character
 -- ends the range of ids that begin with the term.
 SELECT f.order_no, f.matched, f.key FROM (
   (SELECT o.order_no, 1 AS place, 'orderId'::text AS matched, ''::text AS key, ''::text COLLATE "C" AS order_id
@@ -253,7 +253,11 @@ SELECT f.order_no, f.matched, f.key FROM (
    WHERE (d.reference, d.order_no) > (@term::text, 0) AND (d.reference, d.order_no) < (@term::text, 9223372036854775807)
    ORDER BY d.reference DESC, d.order_no DESC LIMIT @most::integer)
   UNION ALL
-  (SELECT m.order_no, 8, 'metadata', m.key, '' FROM pawl.orders_by_metadata(@term::text, @most::integer) AS m)
+  (SELECT g.order_no, 8, 'disputeCharge', '', '' FROM pawl.disputes AS g
+   WHERE g.charge IS NOT NULL AND (g.charge, g.order_no) > (@term::text, 0) AND (g.charge, g.order_no) < (@term::text, 9223372036854775807)
+   ORDER BY g.charge DESC, g.order_no DESC LIMIT @most::integer)
+  UNION ALL
+  (SELECT m.order_no, 9, 'metadata', m.key, '' FROM pawl.orders_by_metadata(@term::text, @most::integer) AS m)
 ) AS f
 ORDER BY f.place, f.order_id, f.key, f.order_no DESC;
 

@@ -17,18 +17,30 @@ import (
 type Report struct {
 	Database string `json:"database,omitempty"` // its name for people; not set by Verify
 
-	Checks  []Check          `json:"checks"`
-	Orders  map[string]int64 `json:"orders"` // by status
-	Money   []Money          `json:"money"`  // by currency, sorted
-	Days    []Day            `json:"days"`   // newest first, up to maxDays
-	Steps   []ProviderStep   `json:"steps,omitempty"`
-	Seconds float64          `json:"seconds"`
+	Checks []Check          `json:"checks"`
+	Orders map[string]int64 `json:"orders"` // by status
+	Money  []Money          `json:"money"`  // by currency, sorted
+	Days   []Day            `json:"days"`   // newest first, up to maxDays
+	// Movements and Months say when money moved: by day and by month, newest first, up to maxDays each.
+	Movements []Movement     `json:"movements"`
+	Months    []Movement     `json:"months"`
+	Steps     []ProviderStep `json:"steps,omitempty"`
+	Seconds   float64        `json:"seconds"`
 }
 
 // Day is the money of the orders that were placed on a day, in one currency.
 type Day struct {
 	Day string `json:"day"` // such as 2026-11-26, in UTC
 	Money
+}
+
+// Movement is the money that moved in one currency on a day or in a month, whenever its orders were placed. An
+// authorization moves none. Amounts are exact decimals.
+type Movement struct {
+	Period   string `json:"period"` // a day such as 2026-11-26, or a month such as 2026-11, in UTC
+	Currency string `json:"currency"`
+	Captured string `json:"captured"`
+	Refunded string `json:"refunded"`
 }
 
 // maxDays limits the days of a report.
@@ -160,12 +172,13 @@ type ledger struct {
 	checks []Check
 	orders map[string]int64
 	days   map[[2]string]Money // by day and currency
+	moved  map[[2]string]Movement
 	steps  map[string]*ProviderStep
 }
 
 func newLedger(most int32) *ledger {
 	return &ledger{
-		most: int(most), orders: map[string]int64{}, days: map[[2]string]Money{}, steps: map[string]*ProviderStep{},
+		most: int(most), orders: map[string]int64{}, days: map[[2]string]Money{}, moved: map[[2]string]Movement{}, steps: map[string]*ProviderStep{},
 		checks: []Check{
 			{Name: completed, Proves: "Every completed order has one charge of its generation, amount and currency, " +
 				"and one reservation of its generation, item and quantity, and neither is undone. What is captured on confirmation is captured."},
@@ -223,7 +236,7 @@ func (l *ledger) addForgotten(rows []db.VerifyForgottenSumsRow) {
 	for _, row := range rows {
 		l.count(string(row.Status), row.Orders)
 		l.sum(row.Day, Money{Currency: row.Currency, Orders: row.Orders, Charges: row.Charges, Charged: row.Charged, Refunded: row.Refunded,
-			Authorized: "0", Voided: row.Voided, Kept: row.Kept, UnderWay: "0", Disputed: "0", Lost: "0", Forgotten: row.Orders})
+			Authorized: "0", Voided: row.Voided, Kept: row.Kept, UnderWay: "0", Disputed: "0", Lost: row.Lost, Forgotten: row.Orders})
 	}
 }
 
@@ -239,6 +252,23 @@ func (l *ledger) sum(day string, m Money) {
 	key := [2]string{day, m.Currency}
 	l.days[key] = l.days[key].and(m)
 }
+
+// move adds to the day on which money moved, and to its month.
+func (l *ledger) move(day, currency, captured, refunded string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, period := range []string{day, day[:min(len(day), len("2026-11"))]} {
+		m, found := l.moved[[2]string{period, currency}]
+		if !found {
+			m = Movement{period, currency, "0", "0"}
+		}
+		m.Captured, m.Refunded = plus(m.Captured, captured), plus(m.Refunded, refunded)
+		l.moved[[2]string{period, currency}] = m
+	}
+}
+
+// newestFirst sorts by period, the newest first, and by currency.
+func newestFirst(a, b [2]string) int { return cmp.Or(cmp.Compare(b[0], a[0]), cmp.Compare(a[1], b[1])) }
 
 // and adds two totals of one currency. The first may be empty.
 func (m Money) and(more Money) Money {
@@ -274,13 +304,22 @@ func (l *ledger) report(took time.Duration) Report {
 			check.Offenders = []Offender{}
 		}
 	}
-	r.Money, r.Days = []Money{}, []Day{}
+	r.Money, r.Days, r.Movements, r.Months = []Money{}, []Day{}, []Movement{}, []Movement{}
 	total := map[string]Money{}
-	for _, key := range slices.SortedFunc(maps.Keys(l.days), func(a, b [2]string) int { return cmp.Or(cmp.Compare(b[0], a[0]), cmp.Compare(a[1], b[1])) }) {
+	for _, key := range slices.SortedFunc(maps.Keys(l.days), newestFirst) {
 		day, money := key[0], l.days[key]
 		total[money.Currency] = total[money.Currency].and(money)
 		if day != "" && len(r.Days) < maxDays { // a charge without an order has no day
 			r.Days = append(r.Days, Day{day, money})
+		}
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(l.moved), newestFirst) {
+		into := &r.Movements
+		if len(key[0]) == len("2026-11") {
+			into = &r.Months
+		}
+		if key[0] != "" && len(*into) < maxDays { // a refund that does not say when it was done has no day
+			*into = append(*into, l.moved[key])
 		}
 	}
 	for _, currency := range slices.Sorted(maps.Keys(total)) {

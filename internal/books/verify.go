@@ -188,6 +188,13 @@ func (v *verifier) whole(ctx context.Context) error {
 		return fmt.Errorf("read sums of forgotten orders: %w", err)
 	}
 	v.ledger.addForgotten(sums)
+	moved, err := pg.Repeat(ctx, ctx, q.VerifyForgottenMovements)
+	if err != nil {
+		return fmt.Errorf("read movements of forgotten orders: %w", err)
+	}
+	for _, m := range moved {
+		v.ledger.move(m.Day, m.Currency, m.Captured, m.Refunded)
+	}
 	due, err := read(ctx, q.VerifyStuck, db.VerifyStuckParams{Most: most, StuckSeconds: v.opt.StuckAfter.Seconds()})
 	return v.ledger.enter(stuck, finding(due), err)
 }
@@ -279,7 +286,7 @@ type proof func(ctx context.Context, q *db.Queries, r span, l *ledger) error
 
 // orderProofs has two groups that take about the same time.
 var orderProofs = [2][]proof{
-	{provePath, plain(undone, (*db.Queries).VerifyUndone), proveMoney, plain(calls, (*db.Queries).VerifyCalls)},
+	{provePath, plain(undone, (*db.Queries).VerifyUndone), proveMoney, proveMovements, plain(calls, (*db.Queries).VerifyCalls)},
 	{
 		proveEffects,
 		plain(orphans, (*db.Queries).VerifyOrphans),
@@ -350,6 +357,18 @@ func proveMoney(ctx context.Context, q *db.Queries, r span, l *ledger) error {
 			Currency: m.Currency, Orders: m.Orders, Charges: m.Charges, Charged: m.Charged, Refunded: m.Refunded,
 			Authorized: m.Authorized, Voided: m.Voided, Kept: m.Kept, UnderWay: m.UnderWay, Disputed: m.Disputed, Lost: m.Lost,
 		})
+	}
+	return nil
+}
+
+// proveMovements proves nothing by itself: it adds up the days on which money moved.
+func proveMovements(ctx context.Context, q *db.Queries, r span, l *ledger) error {
+	rows, err := q.VerifyMovements(ctx, db.VerifyMovementsParams{First: r.First, Last: r.Last})
+	if err != nil {
+		return fmt.Errorf("add up movements: %w", err)
+	}
+	for _, m := range rows {
+		l.move(m.Day, m.Currency, m.Captured, m.Refunded)
 	}
 	return nil
 }

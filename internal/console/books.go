@@ -108,9 +108,9 @@ func proofStep(v *client.Verification) string {
 	return fmt.Sprint(v.StartedAt.UnixMicro(), " ", v.State, " ", v.Done)
 }
 
-// booksCSV sends the days of a report.
+// booksCSV sends a table of a report.
 func (v *visit) booksCSV() error {
-	text, err := v.api.DaysCSV(v.r.Context(), int64(number(v.query("number"))))
+	text, err := v.api.BooksCSV(v.r.Context(), int64(number(v.query("number"))), client.GetVerificationReportParamsTable(v.query("table")))
 	if err != nil {
 		return err
 	}

@@ -38,7 +38,7 @@ func TestFiguresAddUp(t *testing.T) {
 		t.Fatalf("%+v", report)
 	}
 
-	text, err := s.api.DaysCSV(t.Context(), report.Number)
+	text, err := s.api.BooksCSV(t.Context(), report.Number, "days")
 	assert.NoError(t, err)
 	days := rowsOf(t, text)
 	sums := map[string]*big.Rat{} // of the orders, by day, currency and figure
@@ -63,6 +63,11 @@ func TestFiguresAddUp(t *testing.T) {
 			}
 		}
 	}
+
+	checkMovements(t, report)
+	text, err = s.api.BooksCSV(t.Context(), report.Number, "months")
+	assert.NoError(t, err)
+	assert.Equal(t, len(rowsOf(t, text)), len(report.Months))
 
 	page, links := s.get(t, "/console/books").want(t, 200, "The books are right"), 0
 	row, cell := regexp.MustCompile(`(?s)<tr><th scope="row"[^>]*>([^<]*)(?:<td>(\w+))?<td class="number" data-label="Orders:">.*?</tr>`),
@@ -95,6 +100,28 @@ func TestFiguresAddUp(t *testing.T) {
 		return err != nil || state.State == client.VerificationStateDone && state.Report.Number > report.Number
 	})
 	s.get(t, "/console/books").want(t, 200, "2020-01-01", "!from%3A2020-01-01", "!q=currency%3AUSD")
+}
+
+// checkMovements: what was undone and refunded today of orders of yesterday is not of yesterday, and months add up.
+func checkMovements(t *testing.T, report client.VerificationReport) {
+	t.Helper()
+	var days []string
+	kept := map[string]*big.Rat{"USD": new(big.Rat), "EUR": new(big.Rat)}
+	for _, list := range [][]client.VerificationMoved{report.Movements, report.Months} {
+		for _, m := range list {
+			kept[m.Currency].Add(kept[m.Currency], amountOf(m.Captured))
+			kept[m.Currency].Sub(kept[m.Currency], amountOf(m.Refunded))
+		}
+	}
+	for _, m := range report.Movements {
+		days = append(days, m.Currency+" "+m.Captured+" "+m.Refunded)
+	}
+	assert.Equal(t, strings.Join(days, ", "), "EUR 3.10 0.00, USD 42.60 18.25, USD 44.25 0.00")
+	for _, money := range report.Money {
+		if twice := new(big.Rat).Mul(amountOf(money.Kept), big.NewRat(2, 1)); kept[money.Currency].Cmp(twice) != 0 {
+			t.Errorf("%s kept, by days and months %s", money.Kept, kept[money.Currency].FloatString(2))
+		}
+	}
 }
 
 func amountOf(text string) *big.Rat {

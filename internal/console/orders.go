@@ -59,7 +59,7 @@ var searchHelp = [][2]string{
 	{`code:out_of_stock`, "failed or being undone, with this code"},
 	{`step:reserve`, "failed or being undone, because of this step"},
 	{`sort:oldest`, "oldest first"},
-	{`pi_3P8xZq`, "the beginning of an id, or a whole customer, provider's reference (of Stripe: pi_, re_ and dp_, not ch_) or value of searchable " +
+	{`pi_3P8xZq`, "the beginning of an id, or a whole customer, provider's reference (of Stripe: pi_, re_ and dp_, and ch_ of a disputed charge) or value of searchable " +
 		"metadata. Capital letters count. In quotes if it looks like one of the above, with quotes doubled"},
 }
 
@@ -117,7 +117,7 @@ func (v *visit) findByTerm(s *search, p *ordersPage) (only string, err error) {
 			s.note("%q is not a condition of searches (see Search help). A value of metadata is found by itself: %s", key+":", value)
 		}
 		if strings.HasPrefix(s.term, "ch_") {
-			s.note("Of a charge at Stripe, orders have the payment intent (pi_…), not the charge (ch_…).")
+			s.note("Of a charge at Stripe, orders have the payment intent (pi_…). The charge (ch_…) is found after a dispute of it.")
 		}
 	}
 	if len(s.filters) > 0 {
@@ -132,7 +132,8 @@ func (v *visit) findByTerm(s *search, p *ordersPage) (only string, err error) {
 // matchNames are the titles of what a search matches.
 var matchNames = map[string]string{
 	"orderId": "id", "orderIdPrefix": "beginning of the id", "customerId": "customer", "chargeReference": "reference of the charge",
-	"reservationReference": "reference of the reservation", "refundReference": "reference of a refund", "disputeReference": "reference of a dispute", "metadata": "metadata",
+	"reservationReference": "reference of the reservation", "refundReference": "reference of a refund", "disputeReference": "reference of a dispute", "disputeCharge": "charge of a dispute",
+	"metadata": "metadata",
 }
 
 // findByID returns the first ID that an order has, or an empty one. An ID may look like a search, with quotes.

@@ -13,7 +13,8 @@ type ReportedDispute struct {
 	State     string          `json:"state"`     // one of those below
 	Amount    decimal.Decimal `json:"amount"`
 	Reason    string          `json:"reason"`
-	At        time.Time       `json:"at"` // when it happened
+	Charge    string          `json:"charge"` // the provider's name for the charge, if it was reported
+	At        time.Time       `json:"at"`     // when it happened
 }
 
 // The states of a dispute, from the point of view of the seller.

@@ -22,7 +22,8 @@ const (
 	MatchedReservation = "reservationReference"
 	MatchedRefund      = "refundReference"
 	MatchedDispute     = "disputeReference"
-	MatchedMetadata    = "metadata" // under one of the keys that the owner has chosen
+	MatchedDisputed    = "disputeCharge" // the provider's name for the charge, as a dispute had it
+	MatchedMetadata    = "metadata"      // under one of the keys that the owner has chosen
 )
 
 // Search finds up to limit orders by one term of up to 255 characters. An order is in the result once, with the first

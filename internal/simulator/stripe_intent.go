@@ -51,6 +51,8 @@ type intent struct {
 	CaptureKey string `json:"captureKey,omitempty"`
 	Refunded   bool   `json:"refunded,omitempty"` // in full, as the undo of the charge
 	Disputed   bool   `json:"disputed,omitempty"`
+	Dispute    string `json:"dispute,omitempty"` // the id of the last one that happened
+	Lost       bool   `json:"lost,omitempty"`    // that dispute
 
 	Refunds []stripeGiven `json:"refunds,omitempty"`
 
@@ -123,6 +125,14 @@ func (i *intent) charged() map[string]any {
 		"id": i.Charge, "object": "charge", "payment_intent": i.ID, "amount": i.Amount, "currency": i.Currency, "amount_captured": captured,
 		"amount_refunded": refunded, "captured": captured == i.Amount, "refunded": refunded == i.Amount && i.Amount > 0, "disputed": i.Disputed, "paid": true,
 		"status": "succeeded", "metadata": i.Metadata, "livemode": false, "created": i.Created,
+	}
+}
+
+// disputed is the last dispute of the charge as Stripe shows it.
+func (i *intent) disputed(status string) map[string]any {
+	return map[string]any{
+		"id": i.Dispute, "object": "dispute", "charge": i.Charge, "payment_intent": i.ID, "amount": i.taken(), "currency": i.Currency,
+		"reason": "general", "status": status, "metadata": map[string]string{}, "livemode": false, "created": time.Now().Unix(),
 	}
 }
 
@@ -350,14 +360,14 @@ const (
 	Declined  = "decline"   // the customer has not authenticated, or the bank has declined
 	Expired   = "expire"    // an authorization was not captured in time
 	Disputed  = "dispute"   // the customer disputes the charge
-	Undispute = "undispute" // the dispute is over
+	Undispute = "undispute" // the dispute is over, and won; with the code lost, it is lost
 
 	RefundPaid     = "refund-paid"     // the last refund, which was pending, has reached the customer
 	RefundReturned = "refund-returned" // the customer's bank has returned it
 )
 
 // Happen simulates an action of the customer, the bank or time on a payment intent, and sends the event. code is that
-// of a decline; empty: card_declined, or a missing authentication. It returns an error if the state of the intent does
+// of a decline; empty: card_declined, or a missing authentication. For the end of a dispute, see Undispute. It returns an error if the state of the intent does
 // not allow it.
 func (s *Simulator) Happen(id, what, code string) error {
 	if !s.enter() {
@@ -399,7 +409,10 @@ func (s *Simulator) happen(id, what, code string) (message, error) {
 		}
 		decline(i, cmp.Or(code, otherwise))
 	case slices.Contains([]string{Disputed, Undispute}, what) && i.Charges > 0:
-		i.Disputed = what == Disputed
+		if i.Disputed = what == Disputed; i.Disputed {
+			i.Dispute = fmt.Sprintf("dp_%s_%d", strings.TrimPrefix(i.ID, "pi_"), i.Version)
+		}
+		i.Lost = code == "lost"
 	case slices.Contains([]string{RefundPaid, RefundReturned}, what) && i.refundHappens(what):
 	default:
 		return message{}, fmt.Errorf("%s: does not happen to a payment intent that is %s", what, i.Status)
@@ -466,6 +479,12 @@ func eventOf(before, after *intent) (kind string, object map[string]any) {
 		return kind, object
 	case after.Refunded && !before.Refunded:
 		return "charge.refunded", after.charged()
+	case after.Dispute != before.Dispute:
+		return "charge.dispute.created", after.disputed("needs_response")
+	case after.Dispute != "" && before.Disputed && !after.Disputed && after.Lost:
+		return "charge.dispute.closed", after.disputed("lost")
+	case after.Dispute != "" && before.Disputed && !after.Disputed:
+		return "charge.dispute.closed", after.disputed("won")
 	case after.Status == before.Status && after.Captured > before.Captured:
 		return "charge.captured", after.charged()
 	case after.Status != before.Status:

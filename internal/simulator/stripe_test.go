@@ -323,9 +323,13 @@ func newEndpoint(t *testing.T) *endpoint {
 			t.Errorf("%v: %s", err, body)
 		}
 		metadata, _ := ev.Data.Object["metadata"].(map[string]any)
+		about := metadata["pawl_order"]
+		if ev.Data.Object["object"] == "dispute" {
+			about = fmt.Sprint(ev.Data.Object["id"], " ", ev.Data.Object["status"], " of ", ev.Data.Object["payment_intent"])
+		}
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		e.events = append(e.events, fmt.Sprint(strings.TrimPrefix(string(ev.Type), "payment_intent."), " ", ev.ID, " ", metadata["pawl_order"]))
+		e.events = append(e.events, fmt.Sprint(strings.TrimPrefix(string(ev.Type), "payment_intent."), " ", ev.ID, " ", about))
 	}))
 	t.Cleanup(e.Close)
 	return e
@@ -396,6 +400,15 @@ func TestStripeEventsOfWhatHappens(t *testing.T) {
 	heard("requires_action evt_1_1 o", "amount_capturable_updated evt_1_2 o", "succeeded evt_1_3 o")
 	s.says(refund, "c", "200 re_2 succeeded")
 	heard("requires_action evt_1_1 o", "amount_capturable_updated evt_1_2 o", "succeeded evt_1_3 o", "charge.refunded evt_1_4 o")
+
+	e = newEndpoint(t)
+	s = start(t, simulator.Config{StripeWebhook: e.URL, StripeWebhookSecret: hookSecret})
+	s.says(intent("o", "confirm=true"), "a", "200 pi_1 succeeded")
+	heard("succeeded evt_1_1 o")
+	assert.NoError(t, s.Happen("pi_1", simulator.Disputed, ""))
+	heard("succeeded evt_1_1 o", "charge.dispute.created evt_1_2 dp_1_2 needs_response of pi_1")
+	assert.NoError(t, s.Happen("pi_1", simulator.Undispute, "lost"))
+	heard("succeeded evt_1_1 o", "charge.dispute.created evt_1_2 dp_1_2 needs_response of pi_1", "charge.dispute.closed evt_1_3 dp_1_2 lost of pi_1")
 }
 
 func TestStripeFaults(t *testing.T) {

@@ -77,7 +77,7 @@ GRANT EXECUTE ON FUNCTION pawl.note_token_use(text), pawl.open_session(bytea, by
 GRANT INSERT (order_no, seq, from_status, to_status, fence, previous_no, id_hash, verb, actor, on_behalf_of, reason, request_id, fingerprint,
   payment_method) ON pawl.transitions TO pawl_serve;
 GRANT INSERT (item, version, kind, change, on_hand, sold, actor, on_behalf_of, reason, request_id) ON pawl.stock_movements TO pawl_serve;
-GRANT INSERT (order_no, reference, state, amount, currency, reason, at) ON pawl.disputes TO pawl_serve;
+GRANT INSERT (order_no, reference, state, amount, currency, reason, charge, at) ON pawl.disputes TO pawl_serve;
 GRANT INSERT ON pawl.webhook_changes, pawl.confirmations, pawl.policies, pawl.policy_activations TO pawl_serve;
 GRANT INSERT (event, actor, address, operation, subject, detail, times) ON pawl.access_log TO pawl_serve;
 -- Orders and their effects: the columns that a move, a verb or an answer changes, not amount, item, customer or submitter.

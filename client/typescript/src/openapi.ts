@@ -729,7 +729,7 @@ export interface paths {
         };
         /**
          * Get the report of a verification of the books
-         * @description As CSV (format=csv, or Accept: text/csv), its days and currencies. Needs the role read.
+         * @description As CSV (format=csv, or Accept: text/csv), its days, movements or months. Needs the role read.
          */
         get: operations["getVerificationReport"];
         put?: never;
@@ -1538,6 +1538,11 @@ export interface components {
              * @description When it happened, as reported.
              */
             at: string;
+            /**
+             * @description The provider's name for the charge, as the dispute has it.
+             * @example ch_3P8xZq
+             */
+            charge?: string;
             /** @example fraudulent */
             reason?: string;
             /**
@@ -1562,6 +1567,11 @@ export interface components {
              * @description When it happened (RFC 3339). Defaults to now.
              */
             at?: string;
+            /**
+             * @description The provider's name for the charge, if the dispute has it. Searches find the order by it.
+             * @example ch_3P8xZq
+             */
+            charge?: string;
             /** @description For whom the request is made; recorded beside the caller. Requires the role delegate. */
             onBehalfOf?: string;
             /** @description Why; recorded with the change. */
@@ -2910,7 +2920,7 @@ export interface components {
              * @example chargeReference
              * @enum {string}
              */
-            matched: "orderId" | "orderIdPrefix" | "customerId" | "chargeReference" | "reservationReference" | "refundReference" | "disputeReference" | "metadata";
+            matched: "orderId" | "orderIdPrefix" | "customerId" | "chargeReference" | "reservationReference" | "refundReference" | "disputeReference" | "disputeCharge" | "metadata";
             order: components["schemas"]["Order"];
         };
         SearchResult: {
@@ -3380,6 +3390,25 @@ export interface components {
              */
             voided: string;
         };
+        VerificationMoved: {
+            /**
+             * @description Taken, by charges and captures. An authorization takes nothing.
+             * @example 99.99
+             */
+            captured: string;
+            /** @example USD */
+            currency: string;
+            /**
+             * @description A day or a month, in UTC.
+             * @example 2026-11-26
+             */
+            period: string;
+            /**
+             * @description Given back, by refunds and undone charges.
+             * @example 9.99
+             */
+            refunded: string;
+        };
         VerificationOffender: {
             /**
              * @description What is wrong, in words.
@@ -3401,6 +3430,10 @@ export interface components {
             finishedAt: string;
             /** @description What was charged and refunded, by currency. */
             money: components["schemas"]["VerificationMoney"][];
+            /** @description The same by month. */
+            months: components["schemas"]["VerificationMoved"][];
+            /** @description What was captured and refunded on each day (UTC), whenever the orders were placed, newest first; up to 400. In each currency, the sum of all that was captured less what was refunded is what is kept. */
+            movements: components["schemas"]["VerificationMoved"][];
             /**
              * Format: int64
              * @description Of the verification.
@@ -5753,6 +5786,8 @@ export interface operations {
             query?: {
                 /** @description Format of the response; JSON by default. */
                 format?: "json" | "csv";
+                /** @description What the CSV has a line for. */
+                table?: "days" | "movements" | "months";
             };
             header?: never;
             path: {

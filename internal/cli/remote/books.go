@@ -13,10 +13,12 @@ import (
 )
 
 func booksCommand() *cobra.Command {
+	table := string(client.GetVerificationReportParamsTableDays)
 	cmd := asking(&cobra.Command{
 		Use: "books [NUMBER]", Short: "List stored verifications of the books, or show the money of one by day", Args: cobra.MaximumNArgs(1),
 		Long: "Lists the verifications of the books that servers or pawl verify --store have stored, newest first, and\n" +
-			"the newest comparison with each provider. With NUMBER, shows what was charged, refunded and kept of the orders of each day.",
+			"the newest comparison with each provider. With NUMBER, shows what was charged, refunded and kept\n" +
+			"of the orders of each day, or with --table when it was captured and refunded.",
 		Example: "  pawl books\n  pawl books 12 -o csv",
 	}, func(ctx context.Context, s *session, args []string) error {
 		if len(args) == 0 {
@@ -42,7 +44,7 @@ func booksCommand() *cobra.Command {
 			return usage("NUMBER must be a number")
 		}
 		if s.format == output.CSV {
-			text, err := s.DaysCSV(ctx, number)
+			text, err := s.BooksCSV(ctx, number, client.GetVerificationReportParamsTable(table))
 			if err == nil {
 				_, err = s.out.Write(text)
 			}
@@ -50,9 +52,17 @@ func booksCommand() *cobra.Command {
 		}
 		report, err := s.GetVerificationReport(ctx, number)
 		return show(s, report, err, func(r *client.VerificationReport) error {
+			switch table {
+			case "movements":
+				return movedRows.Print(s.out, output.Table, output.All(r.Movements))
+			case "months":
+				return movedRows.Print(s.out, output.Table, output.All(r.Months))
+			}
 			return dayRows.Print(s.out, output.Table, output.All(r.Days))
 		})
 	})
+	cmd.Flags().StringVar(&table, "table", table, "with NUMBER: days, on which orders were placed; or movements or months, when money moved")
+	completing(cmd, "table", "days", "movements", "months")
 	output.AllowCSV(cmd.Flags())
 	return cmd
 }
@@ -87,6 +97,11 @@ var comparisonRows = output.Columns[client.Comparison]{
 		}
 		return []any{c.Number, moment(c.FinishedAt), c.StartedBy, result, dash(strings.Join(wrong, ",")), strings.Join(c.Providers, " ")}
 	},
+}
+
+var movedRows = output.Columns[client.VerificationMoved]{
+	Titles: []any{"period", "currency", "captured", "refunded"},
+	Of:     func(m *client.VerificationMoved) []any { return []any{m.Period, m.Currency, m.Captured, m.Refunded} },
 }
 
 var dayRows = output.Columns[client.VerificationDay]{

@@ -314,6 +314,8 @@ func TestBooks(t *testing.T) {
 		{"books", "", `(?m)^1 +\S+Z +local +right +- +-$`},
 		{"books 1", "", `(?m)^20\S+ +USD +1 +1 +5.00 +0.00 +0.00 +0.00 +5.00 +0.00 +0.00 +0.00 +0$`},
 		{"books 1 -o csv", "", `^day,[^\n]*\r\n20\S+,USD,1,1,5.00,0.00,0.00,0.00,5.00,0.00,0.00,0.00,0\r\n$`},
+		{"books 1 --table months -o csv", "", `^period,[^\n]*\r\n20\d\d-\d\d,USD,5.00,0.00\r\n$`},
+		{"books 1 --table movements", "", `(?m)^20\d\d-\d\d-\d\d +USD +5.00 +0.00$`},
 		{"books -o csv", "needs the NUMBER", `^$`},
 		{"books one", "must be a number", `^$`},
 		{"books 2", "404", `^$`},

@@ -32,6 +32,7 @@ type Hint struct {
 type Dispute struct {
 	Reference string // of the dispute
 	Intent    string // the payment intent
+	Charge    string // may be empty
 	State     string // opened, won or lost
 	Reason    string // such as fraudulent
 	At        time.Time
@@ -103,20 +104,21 @@ func disputeOf(event *stripe.Event) (Hint, error) {
 	var object struct {
 		ID            string          `json:"id"`
 		PaymentIntent json.RawMessage `json:"payment_intent"`
+		Charge        json.RawMessage `json:"charge"`
 		Amount        int64           `json:"amount"`
 		Currency      string          `json:"currency"`
 		Reason        string          `json:"reason"`
 		Status        string          `json:"status"`
 	}
-	intent := ""
+	intent, charge := "", ""
 	if json.Unmarshal(event.Data.Raw, &object) == nil {
-		intent = idOf(object.PaymentIntent)
+		intent, charge = idOf(object.PaymentIntent), idOf(object.Charge)
 	}
-	if !isIntent(intent) || object.ID == "" || len(object.ID) > 255 || len(object.Reason) > 255 {
+	if !isIntent(intent) || object.ID == "" || max(len(object.ID), len(object.Reason), len(charge)) > 255 {
 		return Hint{}, ErrNotOurs
 	}
 	return Hint{Dispute: &Dispute{
-		Reference: object.ID, Intent: intent, State: cmp.Or(disputeStates[object.Status], "opened"), Reason: object.Reason,
+		Reference: object.ID, Intent: intent, Charge: charge, State: cmp.Or(disputeStates[object.Status], "opened"), Reason: object.Reason,
 		At: time.Unix(event.Created, 0), units: object.Amount, currency: object.Currency,
 	}}, nil
 }
