@@ -33,13 +33,13 @@ var bookColumns = map[string]string{
 	"reservations": "order_id text, generation integer, item text, quantity integer, state text, " +
 		"created_at timestamp with time zone, released_at timestamp with time zone, executor text, reference text, in_doubt boolean, line smallint",
 	"disputes": "order_id text, reference text, state text, amount numeric, currency text, reason text, " +
-		"at timestamp with time zone, recorded_at timestamp with time zone",
+		"at timestamp with time zone, recorded_at timestamp with time zone, charge text",
 	"step_calls": "order_id text, step text, generation integer, call integer, operation text, fence bigint, policy integer, " +
 		"started_at timestamp with time zone, finished_at timestamp with time zone, outcome text, code text, detail text, " +
 		"reference text, fenced boolean, charge_operation integer, route text",
 	"late_undos": "order_id text, step text, generation integer, reason text, claims integer, due_at timestamp with time zone, " +
 		"created_at timestamp with time zone, finished_at timestamp with time zone, code text, detail text, reference text",
-	"forgotten": "placed_on date, currency text, status text, orders bigint, charges bigint, charged numeric, refunded numeric, voided numeric, kept numeric",
+	"forgotten": "placed_on date, currency text, status text, orders bigint, charges bigint, charged numeric, refunded numeric, voided numeric, kept numeric, lost numeric",
 	"erasures": "number integer, requested_at timestamp with time zone, finished_at timestamp with time zone, actor text, on_behalf_of text, " +
 		"reason text, request_id text, pseudonym text, orders integer, sent jsonb",
 	"inventory": "item text, on_hand bigint, reserved bigint, tracked boolean, available bigint, sold bigint, version bigint",
