@@ -127,17 +127,19 @@ func (q *Queries) InputHash(ctx context.Context, arg InputHashParams) ([]byte, e
 }
 
 const ordersForgotten = `-- name: OrdersForgotten :many
+WITH i AS MATERIALIZED (
+  SELECT n.order_id, pawl.order_id_hash(n.order_id) AS id_hash FROM unnest($2::text[]) AS n(order_id)
+)
 SELECT i.order_id::text AS order_id, s.status, s.currency, s.placed_on::text AS placed_on, f.created_at::timestamptz AS created_at,
   f.seq::integer AS seq, f.generation::integer AS generation, coalesce(f.refunded::text, '')::text AS refunded,
   coalesce(f.voided::text, '')::text AS voided, f.input::bytea AS input, f.erased::boolean AS erased
-FROM unnest($1::text[]) AS i(order_id)
-JOIN pawl.forgotten_orders AS f ON f.id_hash = pawl.order_id_hash(i.order_id) JOIN pawl.forgotten_sums AS s ON s.sum_no = f.sum_no
-WHERE f.batch_no = ANY((SELECT $2::bigint[])::bigint[]) AND NOT EXISTS (SELECT FROM pawl.orders AS o WHERE o.order_id = i.order_id)
+FROM i JOIN pawl.forgotten_orders AS f ON f.id_hash = i.id_hash JOIN pawl.forgotten_sums AS s ON s.sum_no = f.sum_no
+WHERE f.batch_no = ANY((SELECT $1::bigint[])::bigint[]) AND NOT EXISTS (SELECT FROM pawl.orders AS o WHERE o.order_id = i.order_id)
 `
 
 type OrdersForgottenParams struct {
-	OrderIds []string
 	BatchNos []int64
+	OrderIds []string
 }
 
 type OrdersForgottenRow struct {
@@ -157,7 +159,7 @@ type OrdersForgottenRow struct {
 // Returns those of some ids whose orders were forgotten in these batches, with what is left of them. erased: the customer
 // in the input is a pseudonym.
 func (q *Queries) OrdersForgotten(ctx context.Context, arg OrdersForgottenParams) ([]OrdersForgottenRow, error) {
-	rows, err := q.db.Query(ctx, ordersForgotten, arg.OrderIds, arg.BatchNos)
+	rows, err := q.db.Query(ctx, ordersForgotten, arg.BatchNos, arg.OrderIds)
 	if err != nil {
 		return nil, err
 	}

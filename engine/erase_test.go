@@ -190,17 +190,18 @@ func TestErasedCustomer(t *testing.T) {
 	assert.Equal(t, []any{len(refunds), refunds[0].Reference, strings.Contains(fmt.Sprint(s.provider.bodies), "maria")}, []any{1, "ch of m", false}, "refunds")
 }
 
-// TestErasedAndForgotten forgets orders of an erased customer: what is left of them answers the same requests, too.
+// TestErasedAndForgotten forgets orders of an erased customer: what is left of them answers the same requests, too. The
+// id is too short to be looked for in texts that are about no order of the customer.
 func TestErasedAndForgotten(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	in := request("o")
-	in.CustomerID, in.PaymentMethod = "anna", "card"
+	in.CustomerID, in.PaymentMethod = "kim", "card"
 	b.setStock(t, in.Item, 5)
 	b.process(t, in)
-	b.do(t, engine.Request{OrderID: "o", Verb: orders.Refund, Actor: "ann", Reason: "anna wants", OnBehalfOf: "anna", RequestID: "back",
+	b.do(t, engine.Request{OrderID: "o", Verb: orders.Refund, Actor: "ann", Reason: "kim wants", OnBehalfOf: "kim", RequestID: "back",
 		ChargeOperation: &engine.ChargeOperation{Restock: 1}})
-	assert.NoError(t, assert.Err(b.engine.EraseCustomer(t.Context(), engine.Erasure{CustomerID: "anna", Reason: "asked", RequestID: "r"})))
+	assert.NoError(t, assert.Err(b.engine.EraseCustomer(t.Context(), engine.Erasure{CustomerID: "kim", Reason: "asked", RequestID: "r"})))
 	b.counts(t, "erased erased", `SELECT left(reason, 6) || ' ' || left(on_behalf_of, 6) FROM stock_movements WHERE kind = 'restock'`)
 	b.Age(t, longSince)
 	b.forgets(t)

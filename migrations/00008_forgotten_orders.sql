@@ -221,13 +221,15 @@ END $$;
 -- done. An order to which something has happened since the mark stays, because its row, and the file of an archive, may
 -- not show it.
 CREATE FUNCTION pawl.remove_forgotten(archived uuid) RETURNS TABLE (removed integer, waiting boolean)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan AS $$
 DECLARE
   batch bigint;
   numbers bigint[];
   writers text[];
   gone bigint[];
   stay uuid[];
+  items text[];
+  restocks text[];
   marked timestamptz;
 BEGIN
   removed := 0;
@@ -263,17 +265,20 @@ BEGIN
 
   UPDATE pawl.forgotten_batches AS b SET removed_at = now(), order_nos = coalesce((SELECT range_agg(int8range(n, n, '[]')) FROM unnest(gone) AS n), '{}')
   WHERE b.batch_no = batch; -- from here on, this transaction may remove rows
-  WITH forgotten AS (
-    SELECT f.sum_no, o.order_no FROM pawl.orders AS o JOIN pawl.forgotten_orders AS f ON f.id_hash = pawl.order_id_hash(o.order_id)
-    WHERE o.order_no = ANY(gone) AND f.batch_no = batch
+  WITH removed_now AS MATERIALIZED ( -- each hash is made once, each array read once
+    SELECT o.order_no, pawl.order_id_hash(o.order_id) AS id_hash FROM pawl.orders AS o WHERE o.order_no = ANY(gone)
+  ), stored AS MATERIALIZED (
+    SELECT f.id_hash, f.sum_no FROM pawl.forgotten_orders AS f WHERE f.batch_no = batch
+  ), forgotten AS (
+    SELECT s.sum_no, r.order_no FROM removed_now AS r JOIN stored AS s ON s.id_hash = r.id_hash
   ), entries AS (
     SELECT f.sum_no, 1 AS orders, 0 AS charges, 0 AS charged, 0 AS refunded, 0 AS voided FROM forgotten AS f
     UNION ALL
-    SELECT f.sum_no, 0, 1, c.amount, 0, 0 FROM forgotten AS f JOIN pawl.charges AS c ON c.order_no = f.order_no
+    SELECT f.sum_no, 0, 1, c.amount, 0, 0 FROM forgotten AS f JOIN pawl.charges AS c ON c.order_no = f.order_no AND c.order_no = ANY(gone)
     UNION ALL
     SELECT f.sum_no, 0, 0, 0, CASE WHEN r.kind = 'refund' THEN r.amount ELSE 0 END,
       CASE WHEN r.kind = 'void' THEN r.amount ELSE coalesce(r.voided, 0) END
-    FROM forgotten AS f JOIN pawl.charge_operations AS r ON r.order_no = f.order_no AND r.state = 'done'
+    FROM forgotten AS f JOIN pawl.charge_operations AS r ON r.order_no = f.order_no AND r.order_no = ANY(gone) AND r.state = 'done'
   ), summed AS (
     UPDATE pawl.forgotten_sums AS s SET orders = s.orders + e.orders, charges = s.charges + e.charges, charged = s.charged + e.charged,
       refunded = s.refunded + e.refunded, voided = s.voided + e.voided, kept = s.kept + e.charged - e.refunded - e.voided,
@@ -290,15 +295,17 @@ BEGIN
   )
   UPDATE pawl.forgotten_batches AS b SET orders = (SELECT count(*) FROM forgotten), others = cardinality(gone) - (SELECT count(*) FROM forgotten)
   WHERE b.batch_no = batch;
+  -- By arrays, so that the movements of an item are read once, with statistics or without.
+  SELECT array_agg(DISTINCT i.name), array_agg(DISTINCT 'refund ' || f.number || ' of ' || o.order_id) INTO items, restocks
+  FROM pawl.charge_operations AS f JOIN pawl.orders AS o ON o.order_no = f.order_no CROSS JOIN LATERAL pawl.items_of(o.item, o.quantity, o.lines) AS i
+  WHERE f.order_no = ANY(gone) AND f.restock IS NOT NULL;
   INSERT INTO pawl.forgotten_stock AS k (item, sold, restocked)
   SELECT u.item, sum(u.sold), sum(u.restocked) FROM (
     SELECT r.item, r.quantity AS sold, 0 AS restocked FROM pawl.reservations AS r
     WHERE r.order_no = ANY(gone) AND r.released_at IS NULL AND r.executor IS NULL
     UNION ALL
-    SELECT m.item, 0, m.change FROM pawl.charge_operations AS f JOIN pawl.orders AS o ON o.order_no = f.order_no
-    CROSS JOIN LATERAL pawl.items_of(o.item, o.quantity, o.lines) AS i
-    JOIN pawl.stock_movements AS m ON m.item = i.name AND m.kind = 'restock' AND m.request_id = 'refund ' || f.number || ' of ' || o.order_id
-    WHERE f.order_no = ANY(gone) AND f.restock IS NOT NULL) AS u
+    SELECT m.item, 0, m.change FROM pawl.stock_movements AS m
+    WHERE m.item = ANY(items) AND m.request_id = ANY(restocks) AND m.kind = 'restock') AS u
   GROUP BY u.item ORDER BY u.item
   ON CONFLICT (item) DO UPDATE SET sold = k.sold + excluded.sold, restocked = k.restocked + excluded.restocked;
 

@@ -13,11 +13,13 @@ SELECT coalesce(r.removed, 0)::integer AS removed, coalesce(r.waiting, false)::b
 -- name: OrdersForgotten :many
 -- Returns those of some ids whose orders were forgotten in these batches, with what is left of them. erased: the customer
 -- in the input is a pseudonym.
+WITH i AS MATERIALIZED (
+  SELECT n.order_id, pawl.order_id_hash(n.order_id) AS id_hash FROM unnest(@order_ids::text[]) AS n(order_id)
+)
 SELECT i.order_id::text AS order_id, s.status, s.currency, s.placed_on::text AS placed_on, f.created_at::timestamptz AS created_at,
   f.seq::integer AS seq, f.generation::integer AS generation, coalesce(f.refunded::text, '')::text AS refunded,
   coalesce(f.voided::text, '')::text AS voided, f.input::bytea AS input, f.erased::boolean AS erased
-FROM unnest(@order_ids::text[]) AS i(order_id)
-JOIN pawl.forgotten_orders AS f ON f.id_hash = pawl.order_id_hash(i.order_id) JOIN pawl.forgotten_sums AS s ON s.sum_no = f.sum_no
+FROM i JOIN pawl.forgotten_orders AS f ON f.id_hash = i.id_hash JOIN pawl.forgotten_sums AS s ON s.sum_no = f.sum_no
 WHERE f.batch_no = ANY((SELECT @batch_nos::bigint[])::bigint[]) AND NOT EXISTS (SELECT FROM pawl.orders AS o WHERE o.order_id = i.order_id);
 
 -- name: InputHash :one
