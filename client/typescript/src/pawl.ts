@@ -150,7 +150,7 @@ export class Pawl extends Resources {
     const first = this.call<O>(method, path, input);
     const rows = async function* (this: Pawl) {
       for (let page: unknown = await first; ; ) {
-        const { nextCursor, ...fields } = page as { nextCursor?: string };
+        const { nextCursor, totals: _, ...fields } = page as { nextCursor?: string; totals?: unknown }; // see Pages
         yield* Object.values(fields).find(Array.isArray) ?? [];
         if (nextCursor === undefined) return;
         page = await this.call<O>(method, path, { ...input, query: { ...input.query, cursor: nextCursor } });

@@ -72,8 +72,11 @@ export interface RawInput extends CallOptions {
   body?: object;
 }
 
+/** The rows of a page: its array. Totals, and what only some pages have, are beside it. */
+type Row<Page> = Exclude<{ [K in keyof Page]: K extends "totals" ? never : Page[K] extends readonly (infer Row)[] ? Row : never }[keyof Page], undefined>;
+
 /** A page, or, in `for await`, the rows of this and all later pages. */
-export type Pages<Page> = Promise<Page> & AsyncIterable<{ [K in keyof Page]-?: NonNullable<Page[K]> extends readonly (infer Row)[] ? Row : never }[keyof Page]>;
+export type Pages<Page> = Promise<Page> & AsyncIterable<Row<Page>>;
 
 /** The body of a new order. */
 export type NewOrder = Omit<Sent<Schemas["ProcessBody"]>, "orderId"> & { orderId?: string };

@@ -78,7 +78,7 @@ test("a request without an answer says how often it was tried", async () => {
 });
 
 test("a list is a page, and the rows of all pages", async () => {
-  const pages = [{ orders: [{ orderId: "a" }, { orderId: "b" }], nextCursor: "c1" }, { orders: [] , nextCursor: "c2" }, { orders: [{ orderId: "c" }] }];
+  const pages = [{ totals: [], orders: [{ orderId: "a" }, { orderId: "b" }], nextCursor: "c1" }, { orders: [] , nextCursor: "c2" }, { orders: [{ orderId: "c" }] }];
   const { pawl, sent } = scripted(...pages.map((page) => () => Response.json(page)), () => Response.json(pages[0]), () => problem(503, "overloaded", { "Retry-After": "99" }));
   const ids: string[] = [];
   for await (const order of pawl.orders.list({ limit: 2 })) ids.push(order.orderId);
