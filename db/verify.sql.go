@@ -656,7 +656,7 @@ func (q *Queries) VerifyMoney(ctx context.Context, arg VerifyMoneyParams) ([]Ver
 }
 
 const verifyMovements = `-- name: VerifyMovements :many
-SELECT coalesce((m.at AT TIME ZONE 'UTC')::date::text, '')::text AS day, m.currency, sum(m.captured)::text AS captured, (0 * sum(m.captured) + sum(m.refunded))::text AS refunded
+SELECT (m.at AT TIME ZONE 'UTC')::date::text AS day, m.currency, sum(m.captured)::text AS captured, (0 * sum(m.captured) + sum(m.refunded))::text AS refunded
 FROM pawl.movements AS m WHERE m.order_no BETWEEN $1 AND $2 GROUP BY 1, 2 ORDER BY 1, 2
 `
 

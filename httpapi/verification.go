@@ -152,7 +152,12 @@ type comparison struct {
 
 func comparisonOf(c *books.Comparison) comparison {
 	out := comparison{Number: c.Number, FinishedAt: c.FinishedAt.UTC(), StartedBy: c.StartedBy, Providers: c.Providers, Right: true,
-		Wrong: []verificationCheck{}, Steps: each(c.Steps, stepOf)}
+		Wrong: []verificationCheck{}, Steps: []verificationStep{}}
+	for i := range c.Steps {
+		if c.Newest(c.Steps[i].Step) {
+			out.Steps = append(out.Steps, stepOf(&c.Steps[i]))
+		}
+	}
 	for i := range c.Checks {
 		if check := &c.Checks[i]; check.OfProvider() && check.Violations > 0 {
 			out.Wrong = append(out.Wrong, checkOf(check))

@@ -331,7 +331,7 @@ UNION ALL
 SELECT c.order_no, c.currency, c.refunded_at, 0, c.amount::numeric
 FROM pawl.charges AS c WHERE c.refunded_at IS NOT NULL AND (c.capture IS NULL OR c.captured_at IS NOT NULL)
 UNION ALL
-SELECT f.order_no, f.currency, f.finished_at, CASE WHEN f.kind = 'capture' THEN f.amount ELSE 0 END, CASE WHEN f.kind = 'refund' THEN f.amount ELSE 0 END
+SELECT f.order_no, f.currency, coalesce(f.finished_at, f.created_at), CASE WHEN f.kind = 'capture' THEN f.amount ELSE 0 END, CASE WHEN f.kind = 'refund' THEN f.amount ELSE 0 END
 FROM pawl.charge_operations AS f WHERE f.number > 0 AND f.state = 'done' AND f.kind <> 'void';
 
 -- An order as the service reads it: its row, the effects and undos of its generation, and the operations of its

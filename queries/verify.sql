@@ -375,7 +375,7 @@ FROM entries AS e GROUP BY e.day, e.currency ORDER BY e.day, e.currency;
 -- name: VerifyMovements :many
 -- Returns what was captured and refunded by currency and by the day (UTC) on which it moved, whenever the order was
 -- placed. In every currency, the difference is what VerifyMoney says is kept.
-SELECT coalesce((m.at AT TIME ZONE 'UTC')::date::text, '')::text AS day, m.currency, sum(m.captured)::text AS captured, (0 * sum(m.captured) + sum(m.refunded))::text AS refunded
+SELECT (m.at AT TIME ZONE 'UTC')::date::text AS day, m.currency, sum(m.captured)::text AS captured, (0 * sum(m.captured) + sum(m.refunded))::text AS refunded
 FROM pawl.movements AS m WHERE m.order_no BETWEEN @first AND @last GROUP BY 1, 2 ORDER BY 1, 2;
 
 -- name: VerifyOrphans :one

@@ -128,7 +128,7 @@ func (v *verifier) reconcile(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read clock: %w", err)
 	}
-	theirs, err := readForeign(ctx, v.opt.Provider.URLs)
+	theirs, err := v.readForeign(ctx)
 	if err != nil {
 		return err
 	}
@@ -336,7 +336,7 @@ func (c *comparison) stranger(id, fault string) {
 	c.ledger.add(known, finding{Violations: 1, Offenders: []string{id}, Faults: []string{fault}})
 }
 
-// ourKeys matches the keys of this service. Other keys belong to other services.
+// ourKeys matches the keys of this service. Other keys belong to other services, or to people who charge by hand.
 var ourKeys = regexp.MustCompile("^pawl-[a-z2-7]{52}$")
 
 // entry is what is kept of a line.
@@ -355,14 +355,20 @@ const live, pending = "live", "pending"
 // foreign is the provider's books in memory, by key.
 type foreign map[string]entry
 
-func readForeign(ctx context.Context, urls []string) (foreign, error) {
+func (v *verifier) readForeign(ctx context.Context) (foreign, error) {
 	f := foreign{}
-	for _, url := range urls {
+	for _, url := range v.opt.Provider.URLs {
 		err := eachAccount(ctx, url, func(a *account) error {
-			if !ourKeys.MatchString(a.Key) {
-				return nil
+			if ourKeys.MatchString(a.Key) {
+				return f.add(a)
 			}
-			return f.add(a)
+			found := finding{Checked: 1}
+			if a.State == live || a.State == pending {
+				found.Violations, found.Offenders = 1, []string{cmp.Or(a.OrderID, a.Key)}
+				found.Faults = []string{fmt.Sprintf("%s, %s, %s %s: key %q is not Pawl's", a.Step, a.State, a.Amount, a.Currency, a.Key)}
+			}
+			v.ledger.add(others, found)
+			return nil
 		})
 		if err != nil {
 			return nil, err

@@ -98,7 +98,8 @@ func TestEveryDifferenceToTheProviderIsFound(t *testing.T) { //nolint:tparallel 
 		want   found
 	}{
 		{"none", nil, "", nil},
-		{"keys of others", nil, `{"key":"shop-1","orderId":"sold","step":"charge","amount":"1","currency":"EUR","state":"live","effects":3}` + "\n", nil},
+		{"keys of others", nil, `{"key":"shop-1","orderId":"sold","step":"charge","amount":"1","currency":"EUR","state":"live","effects":3}` + "\n",
+			found{"provider_others": {"sold"}}},
 		{"of orders that have not ended", forget("waiting", fsm.Charge), "", nil},
 		{"a charge that stands gone", forget("sold", fsm.Charge), "",
 			found{"provider_standing": {"sold"}}},
@@ -156,7 +157,8 @@ func TestEveryDifferenceToTheProviderIsFound(t *testing.T) { //nolint:tparallel 
 			if len(got)+len(difference.want) > 0 && !reflect.DeepEqual(got, difference.want) {
 				t.Errorf("found %v, want %v", got, difference.want)
 			}
-			assert.Equal(t, report.OK(), (difference.want == nil), "OK() =")
+			_, warning := difference.want["provider_others"]
+			assert.Equal(t, report.OK(), difference.want == nil || warning, "OK() =")
 		})
 	}
 }

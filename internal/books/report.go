@@ -151,6 +151,7 @@ const (
 	once       = "provider_once"
 	known      = "provider_known"
 	unsettled  = "provider_unsettled"
+	others     = "provider_others"
 )
 
 var providerChecks = []Check{
@@ -158,10 +159,11 @@ var providerChecks = []Check{
 	{Name: livings, Proves: "Every effect that is live or pending at the provider is in the books."},
 	{Name: amounts, Proves: "The provider has the amount and currency of the order."},
 	{Name: references, Proves: "The provider's references are those in the books."},
-	{Name: single, Proves: "No order has two live charges at the provider."},
+	{Name: single, Proves: "No order has two live charges at the provider under Pawl's keys."},
 	{Name: once, Proves: "No effect happened twice under one key."},
 	{Name: known, About: AboutKeys, Proves: "Every key at the provider was sent from these books."},
 	{Name: unsettled, Proves: "Every order that was sent to the provider has ended.", Warning: true},
+	{Name: others, About: AboutKeys, Proves: "Nothing is live at the provider under a key that is not Pawl's: nobody else charges there, and nobody did by hand.", Warning: true},
 }
 
 // ledger adds up the findings of all ranges. Proofs enter theirs concurrently.
@@ -257,7 +259,7 @@ func (l *ledger) sum(day string, m Money) {
 func (l *ledger) move(day, currency, captured, refunded string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, period := range []string{day, day[:min(len(day), len("2026-11"))]} {
+	for _, period := range []string{day, day[:len("2026-11")]} {
 		m, found := l.moved[[2]string{period, currency}]
 		if !found {
 			m = Movement{period, currency, "0", "0"}
@@ -318,7 +320,7 @@ func (l *ledger) report(took time.Duration) Report {
 		if len(key[0]) == len("2026-11") {
 			into = &r.Months
 		}
-		if key[0] != "" && len(*into) < maxDays { // a refund that does not say when it was done has no day
+		if len(*into) < maxDays {
 			*into = append(*into, l.moved[key])
 		}
 	}

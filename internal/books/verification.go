@@ -8,12 +8,15 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"pawl/db"
+	"pawl/fsm"
 	"pawl/internal/pg"
 )
 
@@ -133,6 +136,16 @@ func (v *Verification) Report(ctx context.Context, number int64) (*StoredReport,
 type Comparison struct {
 	Providers []string // see Provider.Compared; without those that a newer comparison is about, too
 	StoredReport
+}
+
+// Newest reports whether no newer comparison is about a step of the report.
+func (c *Comparison) Newest(step string) bool {
+	if step == "refund" || step == "capture" || step == "void" {
+		step = string(fsm.Charge)
+	}
+	return slices.ContainsFunc(c.Providers, func(p string) bool {
+		return strings.HasPrefix(p, step+"=") || strings.HasPrefix(p, step+"/")
+	})
 }
 
 // Comparisons returns the newest comparison with each provider, newest first. Errors: those of the database.

@@ -1,9 +1,11 @@
 package console
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,7 +19,8 @@ type booksPage struct {
 	Right  []client.VerificationCheck
 	Stored []client.StoredVerification
 	Older  bool // the report is not the newest
-	Differ bool // books and providers, in a newest comparison that is not this report
+	Differ bool // books and providers, in a newest comparison
+	Broken bool // one of our own checks failed
 }
 
 // storedShown is how many stored verifications a page has.
@@ -36,9 +39,16 @@ func (v *visit) showBooks() error {
 		}
 		p.Report, p.Older = *report, true
 	}
-	for _, c := range p.Comparisons {
-		p.Differ = p.Differ || !c.Right && c.Number != p.Report.Number
-	}
+	slices.SortStableFunc(p.Comparisons, func(a, b client.Comparison) int {
+		switch {
+		case a.Right == b.Right:
+			return 0
+		case b.Right:
+			return -1
+		}
+		return 1
+	})
+	p.Differ = len(p.Comparisons) > 0 && !p.Comparisons[0].Right
 	stored, err := v.api.ListVerifications(v.r.Context(), client.ListVerificationsParams{Limit: storedShown})
 	if err != nil {
 		return err
@@ -53,6 +63,7 @@ func (v *visit) showBooks() error {
 			warnings = append(warnings, check)
 		default:
 			p.Wrong = append(p.Wrong, check)
+			p.Broken = p.Broken || !strings.HasPrefix(check.Name, "provider_")
 		}
 	}
 	p.Wrong = append(p.Wrong, warnings...)
@@ -110,11 +121,12 @@ func proofStep(v *client.Verification) string {
 
 // booksCSV sends a table of a report.
 func (v *visit) booksCSV() error {
-	text, err := v.api.BooksCSV(v.r.Context(), int64(number(v.query("number"))), client.GetVerificationReportParamsTable(v.query("table")))
+	n, table := number(v.query("number")), cmp.Or(v.query("table"), "days")
+	text, err := v.api.BooksCSV(v.r.Context(), int64(n), client.GetVerificationReportParamsTable(table))
 	if err != nil {
 		return err
 	}
-	v.beginCSV("books")
+	v.beginCSV(fmt.Sprintf("books-%s-%d", table, n))
 	_, _ = v.w.Write(text) // the browser may have gone
 	return nil
 }
@@ -143,7 +155,7 @@ func (v *visit) ordersCSV() error {
 			return err
 		}
 		if !begun {
-			v.beginCSV("orders")
+			v.beginCSV("orders-" + s.now.UTC().Format("20060102-150405"))
 			begun = true
 		}
 		if _, err := v.w.Write(text); err != nil {

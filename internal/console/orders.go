@@ -190,10 +190,11 @@ func (p *ordersPage) Range() string {
 	return fmt.Sprintf("Orders %s to %s of %s", count(p.First), count(p.First+n-1), count(p.Total))
 }
 
-// refundedOf says what of an order was refunded, or is disputed; empty: nothing, or it was not asked.
+// refundedOf says what of a charge is not simply kept; empty: nothing, or it was not asked.
 func refundedOf(o client.Order) string {
 	var parts []string
-	for _, part := range [][2]string{{"refunded", o.Money.Refunded}, {"in dispute", o.Money.Disputed}, {"lost", o.Money.Lost}} {
+	for _, part := range [][2]string{{"authorized", o.Money.Authorized}, {"voided", o.Money.Voided}, {"refunded", o.Money.Refunded},
+		{"in dispute", o.Money.Disputed}, {"lost", o.Money.Lost}} {
 		if strings.Trim(part[1], "0.") != "" {
 			parts = append(parts, part[0]+" "+count(part[1]))
 		}
