@@ -47,13 +47,17 @@ const docsOrigin = "http://localhost:3000"
 // docs answers with a page whose commands use the address of the request.
 func docs(body func() []byte) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		scheme := "http://"
-		if r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https" {
-			scheme = "https://"
-		}
-		origin := template.HTMLEscapeString(scheme + r.Host)
+		origin := template.HTMLEscapeString(originOf(r))
 		writePage(w, bytes.ReplaceAll(body(), []byte(docsOrigin), []byte(origin)))
 	}
+}
+
+// originOf is the URL of the service, as a browser reached it.
+func originOf(r *http.Request) string {
+	if r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https" {
+		return "https://" + r.Host
+	}
+	return "http://" + r.Host
 }
 
 // problemPage explains one problem code. The type of a problem links to it.

@@ -95,7 +95,7 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request, mux *http.ServeMu
 		return
 	}
 	if !canonical(r.URL.EscapedPath()) || r.Method == http.MethodConnect {
-		s.answered(s.unknown)(rec, r)
+		s.page(s.unknown)(rec, r)
 		return
 	}
 	mux.ServeHTTP(rec, r)

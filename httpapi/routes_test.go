@@ -17,6 +17,13 @@ import (
 func TestRoutes(t *testing.T) {
 	t.Parallel()
 	b := withoutEngine()
+	r := httptest.NewRequest(http.MethodGet, "/nothing", nil)
+	r.Header.Set("Accept", "text/html,*/*")
+	a := httptest.NewRecorder()
+	b.api.ServeHTTP(a, r)
+	if page := a.Body.String(); a.Code != 404 || !strings.Contains(page, `<a class="go" href="/">`) || strings.Contains(page, "pawl token") {
+		t.Errorf("%d %s", a.Code, page) // a page for a browser
+	}
 	for _, c := range []struct{ request, code, allow string }{
 		{"GET /nothing", "unknown_route", ""},
 		{"GET /api", "unknown_route", ""},

@@ -202,5 +202,5 @@ func (s *server) routes() {
 	s.sessionRoutes()
 	s.handle("GET /{$}", s.home)                                // for people who type only the address
 	s.handle("GET /problems/{code}", s.answered(s.problemPage)) // for people who follow the type of a problem
-	s.handleAnyQuery("/", s.answered(s.unknown))                // everything else
+	s.handleAnyQuery("/", s.page(s.unknown))                    // everything else
 }

@@ -72,23 +72,25 @@ func (s *server) page(h handler) http.HandlerFunc {
 		for name, values := range p.GetHeaders() {
 			w.Header()[name] = values
 		}
-		return login{Title: p.Title, Text: p.Detail, Away: p.Status >= http.StatusInternalServerError}.show(w, p.Status)
+		return login{Title: p.Title, Text: p.Detail, Status: p.Status}.show(w, r, p.Status)
 	})
 }
 
 // login is the data of the pages about sessions.
 type login struct {
-	Title string
-	Name  string // of the principal
-	Until time.Time
-	Link  bool   // the page asks to confirm a link
-	To    string // the page to go on to
-	Text  string
-	Away  bool // the service or its database does not answer
+	Title  string
+	Name   string // of the principal
+	Until  time.Time
+	Link   bool   // the page asks to confirm a link
+	To     string // the page to go on to
+	Text   string
+	Status int    // of the problem that the page is about; otherwise 0
+	Origin string // the URL of the service
 }
 
 // show writes a page with a form. It must not be cached, because it is for one person.
-func (l login) show(w http.ResponseWriter, status int) error {
+func (l login) show(w http.ResponseWriter, r *http.Request, status int) error {
+	l.Origin = originOf(r)
 	header := w.Header()
 	header.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'")
 	header.Set("Content-Type", "text/html; charset=utf-8")
@@ -103,22 +105,22 @@ func (l login) show(w http.ResponseWriter, status int) error {
 func (s *server) showLogin(w http.ResponseWriter, r *http.Request) error {
 	caller := s.credentialsOf(w, r)
 	if caller.Session == "" {
-		return login{Title: "You are not signed in."}.show(w, http.StatusOK)
+		return login{Title: "You are not signed in."}.show(w, r, http.StatusOK)
 	}
 	p, err := s.Access.Identify(r.Context(), caller)
 	if _, refused := errors.AsType[*access.NotIdentified](err); refused {
-		return login{Title: "You are signed out."}.show(w, http.StatusOK)
+		return login{Title: "You are signed out."}.show(w, r, http.StatusOK)
 	}
 	if err != nil {
 		return err
 	}
-	return login{Title: "You are signed in", Name: p.Name, To: "/"}.show(w, http.StatusOK)
+	return login{Title: "You are signed in", Name: p.Name, To: "/"}.show(w, r, http.StatusOK)
 }
 
 // showLink does not use up the link, because programs that preview messages open it. The form is sent to the URL of the
 // page: with the link in its action, a link such as ..%2Fapi%2F… could make it lead anywhere.
-func (s *server) showLink(w http.ResponseWriter, _ *http.Request) error {
-	return login{Title: "Sign in to Pawl", Link: true}.show(w, http.StatusOK)
+func (s *server) showLink(w http.ResponseWriter, r *http.Request) error {
+	return login{Title: "Sign in to Pawl", Link: true}.show(w, r, http.StatusOK)
 }
 
 func (s *server) openSession(w http.ResponseWriter, r *http.Request) error {
@@ -127,13 +129,13 @@ func (s *server) openSession(w http.ResponseWriter, r *http.Request) error {
 	}
 	session, err := s.Access.OpenSession(r.Context(), r.PathValue("link"), s.sessionOf(w, r), fromOf(w).address)
 	if errors.Is(err, access.ErrLink) {
-		return login{Title: "This link does not work", Text: "It was used, has expired, or does not exist."}.show(w, http.StatusNotFound)
+		return login{Title: "This link does not work", Text: "It was used, has expired, or does not exist."}.show(w, r, http.StatusNotFound)
 	}
 	if err != nil {
 		return err
 	}
 	setSession(w, session.Cookie)
-	return login{Title: "You are signed in", Name: session.Name, Until: session.ExpiresAt, To: askedFor(r)}.show(w, http.StatusOK)
+	return login{Title: "You are signed in", Name: session.Name, Until: session.ExpiresAt, To: askedFor(r)}.show(w, r, http.StatusOK)
 }
 
 func (s *server) endSession(w http.ResponseWriter, r *http.Request) error {
@@ -141,7 +143,7 @@ func (s *server) endSession(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	setSession(w, "")
-	return login{Title: "You are signed out."}.show(w, http.StatusOK)
+	return login{Title: "You are signed out."}.show(w, r, http.StatusOK)
 }
 
 // setSession sets the session cookie, or removes it. Only the service knows when a session expires.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,8 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -48,7 +51,7 @@ func serveFiles(ctx context.Context, files fs.FS, listen string, out io.Writer) 
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
-	server := &http.Server{Handler: http.FileServerFS(files), ReadHeaderTimeout: 10 * time.Second}
+	server := &http.Server{Handler: pagesOf(files), ReadHeaderTimeout: 10 * time.Second}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
 	fmt.Fprintf(out, "documentation at http://%s/\n", listener.Addr())
@@ -56,4 +59,23 @@ func serveFiles(ctx context.Context, files fs.FS, listen string, out io.Writer) 
 		return err
 	}
 	return nil
+}
+
+const noPage = `<!doctype html><html lang="en"><meta charset="utf-8"><title>Not found</title>
+<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="stylesheet" href="/style.css">
+<main><h1>There is no such page</h1><p>The address may be mistyped. <a href="/">All pages of the documentation</a></p></main></html>
+`
+
+// pagesOf serves a site, and a page for what it does not have.
+func pagesOf(files fs.FS) http.Handler {
+	site := http.FileServerFS(files)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, err := fs.Stat(files, cmp.Or(strings.Trim(path.Clean(r.URL.Path), "/"), ".")); err == nil {
+			site.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = io.WriteString(w, noPage) // the browser may have gone
+	})
 }

@@ -2,6 +2,8 @@ package cli
 
 import (
 	"io/fs"
+	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"path"
@@ -47,6 +49,10 @@ func TestDocumentationIsASite(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	printed(t, "docs", "--to", dir)
+	missing := httptest.NewRecorder()
+	pagesOf(os.DirFS(dir)).ServeHTTP(missing, httptest.NewRequest(http.MethodGet, "/docs/none.html", nil))
+	assert.Equal(t, missing.Code, http.StatusNotFound)
+	assert.Equal(t, missing.Body.String(), noPage)
 	pages, linked := map[string]sitePage{}, map[string]bool{}
 	assert.NoError(t, fs.WalkDir(os.DirFS(dir), ".", func(name string, _ fs.DirEntry, err error) error {
 		if err == nil && path.Ext(name) == ".html" {

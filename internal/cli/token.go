@@ -276,6 +276,9 @@ func tokenLinkCommand() *cobra.Command {
 				return err
 			}
 			fmt.Fprintf(cmd.ErrOrStderr(), "valid for one session, until %s\n", expires.UTC().Format(time.RFC3339))
+			if !cmd.Flags().Changed("url") {
+				fmt.Fprintf(cmd.ErrOrStderr(), "if the service is not at %s, replace that by its address, or use --url\n", service)
+			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), strings.TrimSuffix(service, "/")+"/login/"+link)
 			return err
 		})

@@ -99,8 +99,8 @@ var keyless = &console{assets: newAssets(), Config: Config{
 	Client: func(*http.Request) (*client.Client, error) { return nil, errNoKey },
 }}
 
-var errNoKey = newProblem(http.StatusForbidden, "This console has a key.",
-	"Open the address that the command printed, with its key: a port of this machine is open to all its users.")
+var errNoKey = newProblem(http.StatusForbidden, "Open the address with its key.",
+	"The command printed it in the terminal. The key keeps other users of this machine out.")
 
 // Private requires the key. The handler sees neither key nor cookie.
 func (l *Local) Private(next http.Handler) http.Handler {

@@ -56,7 +56,7 @@ func TestLocal(t *testing.T) {
 		{"with the key in a cookie", "/console/lab?a=b", "", "other=1; " + cookie, 200, `cookie "", query "a=b"`},
 		{"with the key in a cookie, under a name that leads here", "/console/lab", "evil.example:" + port, cookie, 421, ""},
 		{"under an address of another machine", "/console/lab", "192.0.2.1:" + port, cookie, 421, ""},
-		{"without a key", "/console/lab", "", "", 403, "the address that the command printed"},
+		{"without a key", "/console/lab", "", "", 403, "The command printed it"},
 		{"with another key", "/console/lab?key=" + strings.Repeat("A", len(key)), "", "", 403, ""},
 		{"with no key in a cookie", "/console/lab", "", "pawl-console-" + port + "=", 403, ""},
 		{"with the key of another port", "/console/lab", "", "pawl-console-1=" + key, 403, ""},

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"pawl/client"
 )
@@ -16,6 +17,7 @@ type ordersPage struct {
 	Search  string
 	Notes   []string
 	Meant   string // the search that was probably meant
+	Lower   string // the search in lower case, if that is another term and this one found nothing
 	Views   []view
 	Orders  []client.Order
 	First   int    // the number of the first order on this page, from 1
@@ -43,6 +45,8 @@ var views = []view{
 }
 
 var searchHelp = [][2]string{
+	{`pi_3P8xZq`, "the beginning of an id, or a whole customer, provider's reference (of Stripe: pi_, re_ and dp_, and ch_ of a disputed charge) or value of searchable " +
+		"metadata. Capital letters count. In quotes if it looks like one of the above, with quotes doubled"},
 	{`status:failed,canceled`, "in one of these states; open: not ended"},
 	{`hold:attention`, "on hold: attention, approval, retry, callback, queued, scheduled or paused"},
 	{`reason:retries_exhausted`, "on hold for this reason; the part before a colon is enough"},
@@ -59,8 +63,6 @@ var searchHelp = [][2]string{
 	{`code:out_of_stock`, "failed or being undone, with this code"},
 	{`step:reserve`, "failed or being undone, because of this step"},
 	{`sort:oldest`, "oldest first"},
-	{`pi_3P8xZq`, "the beginning of an id, or a whole customer, provider's reference (of Stripe: pi_, re_ and dp_, and ch_ of a disputed charge) or value of searchable " +
-		"metadata. Capital letters count. In quotes if it looks like one of the above, with quotes doubled"},
 }
 
 const ordersOfPage = 50
@@ -112,7 +114,10 @@ func (v *visit) findByTerm(s *search, p *ordersPage) (only string, err error) {
 		p.Matched[m.Order.OrderID] = strings.TrimSpace("Found by " + matchNames[string(m.Matched)] + " " + m.Key)
 	}
 	if len(p.Orders) == 0 {
-		s.note("There is no order %q, and none with this customer or reference, or under a metadata key that can be searched.", s.term)
+		s.note("No order id begins with %q, and no order has exactly this customer, reference or value of searchable metadata.", s.term)
+		if strings.ContainsFunc(s.term, unicode.IsUpper) {
+			p.Lower = strings.ToLower(p.Search)
+		}
 		if key, value, ok := strings.Cut(s.term, ":"); ok && value != "" {
 			s.note("%q is not a condition of searches (see Search help). A value of metadata is found by itself: %s", key+":", value)
 		}
@@ -172,6 +177,9 @@ func (v *visit) find(s *search, p *ordersPage) error {
 
 // Short reports whether the page ended before it was full.
 func (p *ordersPage) Short() bool { return len(p.Orders) < ordersOfPage }
+
+// ByTerm reports whether the search was for a term, not for conditions.
+func (p *ordersPage) ByTerm() bool { return p.Matched != nil }
 
 // Range says which orders are on the page, and of how many.
 func (p *ordersPage) Range() string {

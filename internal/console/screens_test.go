@@ -143,7 +143,8 @@ func TestOrders(t *testing.T) {
 	for search, note := range map[string]string{
 		"item:" + strings.Repeat("x", 300): "item must be an item name",
 		"hold:attent status:open":          "hold:attent is not understood: use retry, callback", "amount:x": "is not understood: use a number",
-		"shop:17": "There is no order &#34;shop:17&#34;,", `"` + strings.Repeat("x", 254) + `"`: "There is no order", // too long with its quotes
+		"shop:17": "No order id begins with &#34;shop:17&#34;,", `"` + strings.Repeat("x", 254) + `"`: "No order id begins with",
+		"Ann@Example.com":       "q=ann%40example.com", // too long with its quotes
 		"ann amount:>100":       "Only &#34;ann&#34; was looked for",
 		"email:ann@example.com": "&#34;email:&#34; is not a condition", "ch_1": "orders have the payment intent (pi_…)",
 	} {

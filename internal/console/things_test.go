@@ -41,7 +41,7 @@ func TestOrderWithLines(t *testing.T) {
 func TestStock(t *testing.T) {
 	t.Parallel()
 	s := setup(t)
-	s.get(t, "/console/stock").want(t, 200, "There are no items yet")
+	s.get(t, "/console/stock").want(t, 200, "There are no items here")
 	const item = `?item=%2e%2e%2f%3Cb%3E`
 	s.get(t, "/console/item"+item).want(t, 200, "This item was never ordered or stocked", "<bdi>../&lt;b&gt;</bdi>", ">Set after a count<")
 	set, adjust := "/console/item/set"+item, "/console/item/adjust"+item
@@ -244,7 +244,7 @@ func TestBooks(t *testing.T) {
 	}
 	before := s.get(t, "/console/books").want(t, 200, "were never verified", "Verify the books now")
 	today := time.Now().UTC().Format(time.DateOnly)
-	prove().want(t, 200, "The books are right", "16 checks hold", "status:completed", ">6.00<", "!The books are wrong",
+	prove().want(t, 200, "The books are right", "16 checks hold", "0 orders charged twice:</strong> each of the 1 completed", "status:completed", ">6.00<", "!The books are wrong",
 		strings.ReplaceAll(ordersOf("from:"+today+" to:"+today+" currency:USD sort:oldest charged:yes"), "+", "&#43;"), "/console/books.csv?number=1")
 	s.get(t, "/console/books.csv?number=1").want(t, 200, "day,currency,", today+",USD,1,1,6.00,0.00,")
 	s.get(t, "/console/orders.csv?q=currency:usd+item:lamp").want(t, 200, "orderId,status,", "../1 <b>,completed,,,,6.00,USD,")
@@ -255,7 +255,7 @@ func TestBooks(t *testing.T) {
 	s.sql(t, `SET session_replication_role = replica; UPDATE charges SET amount = 7; UPDATE inventory SET sold = 3;
 		RESET session_replication_role`)
 	prove().want(t, 200, "The books are wrong", `/console/order?id=..%2f1%20%3cb%3e`, "<bdi>../1 &lt;b&gt;</bdi>", "/console/item?item=lamp",
-		"charged another amount", "!The books are right", "!<b>", `href="/console/books?number=1"`)
+		"charged another amount", "!0 orders charged twice", "!The books are right", "!<b>", `href="/console/books?number=1"`)
 	s.get(t, "/console/books?number=1").want(t, 200, "The books are right", "This is not the newest report")
 	s.get(t, "/console/books?number=9").want(t, 404)
 }

@@ -75,6 +75,14 @@ type frame struct {
 	Address  string // of the service, as in the request
 }
 
+// Origin is the URL of the service, without a path.
+func (f frame) Origin() string {
+	if strings.Contains(f.Address, "://") {
+		return f.Address
+	}
+	return "http://" + f.Address
+}
+
 // docsAddress is the address of the service in documents.
 const docsAddress = "localhost:3000"
 

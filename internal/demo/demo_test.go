@@ -42,8 +42,8 @@ func TestStalled(t *testing.T) {
 		{[2]string{console.LabServes, console.LabDead}, away.Rules, time.Second, ""},
 		{[2]string{console.LabServes, console.LabDead}, away.Rules, time.Minute, "Press Works"},
 		{[2]string{console.LabServes, console.LabServes}, []string{"hang"}, time.Minute, "your own rules"},
-		{[2]string{console.LabServes, console.LabServes}, nil, time.Minute, "until the provider answers"},
-		{[2]string{console.LabDead, console.LabStopped}, nil, time.Second, "Press Start or Go on"},
+		{[2]string{console.LabServes, console.LabServes}, nil, time.Minute, "until one succeeds"},
+		{[2]string{console.LabDead, console.LabStopped}, nil, time.Second, "Press Start or Continue"},
 		{[2]string{console.LabDead, console.LabStarting}, nil, time.Second, "One is starting"},
 	} {
 		now := &console.LabState{Rules: c.rules, Books: console.LabBooks{UnderWay: 16}}

@@ -156,13 +156,13 @@ func stalled(now *console.LabState, since time.Duration) string {
 	case !in(console.LabServes) && in(console.LabStarting):
 		return "No replica serves yet. One is starting, and continues the orders of the other."
 	case !in(console.LabServes):
-		return "No replica serves, so all orders wait, and the callers try again. Press Start or Go on at a replica: it continues them."
+		return "No replica serves, so all orders wait, and the callers try again. Press Start or Continue at a replica: it continues them."
 	case fault < 0:
 		return "No order ends, because of your own rules. Press Works, and all of them end."
 	case len(now.Rules) > 0:
 		return "No order ends: " + labFaults[fault].Effect + ". Pawl keeps trying. Press Works, and all of them end."
 	}
-	return "No order ends yet: Pawl tries one call at a time until the provider answers."
+	return "The provider works again. Pawl sends it one call every few seconds until one succeeds, and then all of them: wait a moment."
 }
 
 var errOver = errors.New("the demonstration is ending: no more faults")
