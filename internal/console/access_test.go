@@ -57,11 +57,13 @@ func TestRoles(t *testing.T) {
 	} {
 		s.get(t, c.path, tokens[c.name]...).want(t, c.status, c.texts...)
 	}
-	confirmed := func(verb string) url.Values {
-		return url.Values{"verb": {verb}, "id": {"a"}, "confirm": {"yes"}, "reason": {"r"}}
+	confirmed := func(verb, person string) url.Values {
+		return url.Values{"verb": {verb}, "id": {"a"}, "confirm": {"yes"}, "reason": {"r"}, "person": {"token:" + person}}
 	}
-	s.post(t, "/console/bulk", confirmed("cancel"), tokens["approver"]...).want(t, 200, "Many orders")
-	s.post(t, "/console/bulk", confirmed("approve"), tokens["approver"]...).want(t, 303)
+	s.post(t, "/console/bulk", confirmed("cancel", "approver"), tokens["approver"]...).want(t, 200, "Many orders")
+	s.post(t, "/console/bulk", confirmed("approve", "reader"), tokens["approver"]...).want(t, 200, "Nothing was done.", "opened by somebody else")
+	s.count(t, 1, `SELECT count(*) FROM orders WHERE order_id = 'a' AND status = 'pending'`)
+	s.post(t, "/console/bulk", confirmed("approve", "approver"), tokens["approver"]...).want(t, 303)
 }
 
 // forms are all forms that the console takes, by their paths, with the role that may send them. They would do something.
@@ -108,7 +110,7 @@ func TestFormsOfOthers(t *testing.T) {
 			}
 			path, verb, bulk := strings.Cut(path, "?as=")
 			form := url.Values{
-				"reason": {"an attack"}, "requestId": {client.NewID()}, "seq": {"1"}, "verb": {verb}, "confirm": {"yes"}, "id": {"o"},
+				"reason": {"an attack"}, "requestId": {client.NewID()}, "seq": {"1"}, "verb": {verb}, "confirm": {"yes"}, "person": {"token:" + string(role)}, "id": {"o"},
 				"change": {"3"}, "onHand": {"3"}, "source": {"version: 1\n"}, "checked": {"version: 1\n"}, "store": {"yes"},
 				"url": {"https://thief.example"}, "since": {"2026-01-01T00:00"}, "version": {"1"},
 				"step": {"charge"}, "outcome": {"done"}, "amount": {"1"}, "policy": {"pinned"},
@@ -122,6 +124,23 @@ func TestFormsOfOthers(t *testing.T) {
 		s.count(t, before, done)
 	}
 	s.count(t, 1, `SELECT count(*) FROM orders WHERE order_id = 'o' AND status = 'pending' AND seq = 1`)
+}
+
+// TestFormsOfTwoPersons: a form that one person has opened is not done under the name of another who signed in since.
+func TestFormsOfTwoPersons(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	s.order(t, "o", "completed", "")
+	maria, eve := s.token(t, "maria", access.Operate, access.Read), s.token(t, "eve", access.Operate, access.Read)
+	eventually(t, "the service is closed", func() bool { return s.get(t, "/console/orders").status == 401 })
+	const refund = "/console/order/refund?id=o"
+	form := s.get(t, refund+"&preview=yes&all=yes", maria...).want(t, 200, "9.00 USD goes back").fill("reason", "a dent")
+	again := s.post(t, refund, form, eve...).want(t, 409, "Nothing was done.", "opened by somebody else", "9.00 USD goes back", ">a dent</textarea>")
+	resent := s.post(t, refund, form).want(t, 401, "Look at it again").fieldsOf() // signed out, and in again
+	s.post(t, refund, resent, maria...).want(t, 200, "9.00 USD goes back", ">a dent</textarea>")
+	s.count(t, 0, `SELECT count(*) FROM charge_operations`)
+	s.post(t, refund, again.fill("reason", "a dent"), eve...).want(t, 303)
+	s.count(t, 1, `SELECT count(*) FROM charge_operations`)
 }
 
 // TestFormsOfOtherSites: a page of another site can have a browser send a form here.
@@ -171,7 +190,7 @@ func TestLinksThatDecide(t *testing.T) {
 		s.count(t, 0, `SELECT count(*) FROM books.transitions WHERE verb = '`+verb+`'`)
 	}
 	s.get(t, "/console/order/cancel?id=o&seq=99&reason=theirs").want(t, 200, `!"99"`, ">theirs</textarea>")
-	s.get(t, "/console/order/refund?id=paid&seq=99&preview=yes").want(t, 412)
+	s.get(t, "/console/order/refund?id=paid&seq=99&preview=yes&all=yes").want(t, 412)
 	s.count(t, 0, `SELECT count(*) FROM charge_operations`)
 	bulk := "/console/bulk?verb=cancel&id=held&requestId=mine&confirm=yes&reason=theirs"
 	s.get(t, bulk).want(t, http.StatusUnprocessableEntity)
@@ -292,7 +311,7 @@ func TestAfterTheSession(t *testing.T) {
 	s.get(t, "/console/orders", "Sec-Fetch-Site", "cross-site").want(t, 401, "You came from a page of another site.")
 	asked, _, _ := strings.Cut(s.get(t, "/console/orders?q=item:lamp").want(t, 401, "Open this page again").header.Get("Set-Cookie"), ";")
 	s.post(t, "/console/order/refund?id=o", url.Values{"amount": {"2.50"}, "reason": {`"><b>dent`}}).want(t, 401,
-		`action="/console/order/refund?id=o"`, `name="amount" value="2.50"`, `value="&#34;&gt;&lt;b&gt;dent"`, "Send it again")
+		`action="/console/order/refund?id=o"`, `name="amount" value="2.50"`, `value="&#34;&gt;&lt;b&gt;dent"`, "Look at it again")
 	for cookie, leads := range map[string]string{
 		asked: "/console/orders?q=item:lamp", "__Host-pawl-return=%2F%2Fevil.example%2Fconsole": "/", "__Host-pawl-return=%2Fconsole%2F..%2F%2Fevil": "/",
 	} {

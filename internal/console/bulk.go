@@ -56,6 +56,9 @@ func (v *visit) bulk() error {
 	if confirmed && strings.TrimSpace(p.Body.Reason) == "" {
 		confirmed, unexplained = false, newProblem(0, "Nothing was done yet.", "Say why: the reason is kept in the history of each order.")
 	}
+	if confirmed && v.ofAnother() {
+		confirmed, unexplained = false, errOfAnother
+	}
 	complete := confirmed || p.complete()
 	switch {
 	case len(p.IDs) > bulkMost:

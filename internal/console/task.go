@@ -77,9 +77,18 @@ func (v *visit) perform(tasks []*task) error {
 		return v.ask(t, nil)
 	case !v.r.PostForm.Has("requestId"):
 		return v.confirm(t, nil)
+	case v.ofAnother():
+		return v.confirm(t, errOfAnother)
 	}
 	return v.mend(t, t.do(v.r.PostForm), v.confirm)
 }
+
+// errOfAnother is the error of a form that was shown to another person: it would be done under the wrong name.
+var errOfAnother = newProblem(http.StatusConflict, "Nothing was done.",
+	"This page was opened by somebody else: look at it again, it would be done under your name.")
+
+// ofAnother reports whether a form was shown to another person than the one who is signed in now.
+func (v *visit) ofAnother() bool { return v.r.PostForm.Get("person") != v.me.Name }
 
 // previewed is in the URL of a page that shows what will change, beside the answers to the questions.
 const previewed = "preview"
@@ -123,6 +132,9 @@ func (v *visit) ask(t *task, refused *client.Problem) error {
 	for name, values := range v.place(t) { // a form replaces the query
 		p.Hidden[name] = values[0]
 	}
+	if reason := v.form.Get(whyField.Name); reason != "" {
+		p.Hidden[whyField.Name] = reason // the next page asks for it
+	}
 	p.Hidden[previewed] = "yes"
 	return v.showAs(p.status, "confirm", page{Title: t.Heading, Data: p})
 }
@@ -131,13 +143,14 @@ func (v *visit) ask(t *task, refused *client.Problem) error {
 func (v *visit) confirm(t *task, refused *client.Problem) error {
 	p, form := v.formOf(t, t.fields, refused), v.form
 	p.Hidden["requestId"] = client.NewID() // a repeated form has no further effect
+	p.Hidden["person"] = v.me.Name
 	for _, question := range t.questions {
 		p.Hidden[question.Name] = form.Get(question.Name)
 	}
 	if t.questions != nil {
 		answers := v.place(t)
 		for name, values := range form {
-			if t.asks(name) {
+			if t.asks(name) || name == whyField.Name && values[0] != "" {
 				answers.Set(name, values[0])
 			}
 		}
@@ -276,7 +289,7 @@ func previewOf(changes ...change) ([]change, []string, error) {
 // field is an input of a form.
 type field struct {
 	Name, Label, Help, Value string
-	Type                     string // of the input; also textarea and select
+	Type                     string // of the input; also textarea, select and decimal
 	Options                  []string
 	Words                    map[string]string // labels of options, if they differ from the option
 	Required                 bool

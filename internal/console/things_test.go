@@ -164,7 +164,7 @@ func TestDeliveries(t *testing.T) {
 	s.do(t, "/console/delivery/skip"+one).want(t, 422, "reason")
 	s.do(t, "/console/delivery/skip"+one, "reason", "entered by hand").want(t, 303)
 	s.get(t, "/console/delivery"+one).want(t, 200, "skipped", "entered by hand", "!>Skip<")
-	s.post(t, "/console/delivery/skip"+one, url.Values{"reason": {"twice"}, "requestId": {"2"}}).
+	s.post(t, "/console/delivery/skip"+one, url.Values{"reason": {"twice"}, "requestId": {"2"}, "person": {"local"}}).
 		want(t, 409, "already been delivered or skipped")
 	s.do(t, "/console/webhook/recover?id=whe_1", "since", "yesterday").want(t, 422, "must be like")
 	since := time.Now().UTC().Add(-time.Hour).Format("2006-01-02T15:04")

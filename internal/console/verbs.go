@@ -172,7 +172,7 @@ func (v *visit) doVerb() error {
 	}
 	q := &ofOrder{v, a, order}
 	if !v.may(a.operation) {
-		_, err := q.send(url.Values{}, true) // it says which role is needed
+		_, err := q.send(url.Values{"all": {"yes"}}, true) // it says which role is needed
 		return cmp.Or(err, error(errForbidden))
 	}
 	return v.perform(tasksOf("/console/order", url.Values{"id": {order.OrderID}}, q.task()))
@@ -221,18 +221,17 @@ func (q *ofOrder) questions() []field {
 	case "retry":
 		return []field{policyField}
 	case "refund":
-		left := refundable(q.order).String()
-		amount := field{Name: "amount", Label: "Amount in " + q.order.Currency, Help: "Empty: all of the " + left + " that can still be refunded."}
+		all := field{Name: "all", Type: "checkbox", Label: fmt.Sprintf("All that is left: %s %s", count(refundable(q.order)), q.order.Currency)}
+		amount := field{Name: "amount", Label: "Amount in " + q.order.Currency, Type: "decimal", Help: "If it is only a part."}
 		if q.order.Lines != nil {
-			amount.Help = "If this is empty, the units above are refunded; without units, all of the " + left + " that can still be refunded."
-			return append(q.units(q.unitsLeft("refund"), "left"),
-				field{Name: "restock", Label: "Put the units back into stock", Type: "select", Options: []string{"", "yes"}, Words: map[string]string{"": "No", "yes": "Yes"}},
-				amount)
+			amount.Help = "With units: this amount instead of their price."
+			return append(append([]field{all}, q.units(q.unitsLeft("refund"), "left")...), amount,
+				field{Name: "restock", Label: "Put the units back into stock", Type: "select", Options: []string{"", "yes"}, Words: map[string]string{"": "No", "yes": "Yes"}})
 		}
-		return []field{amount, {Name: "restock", Label: "Units to put back into stock", Type: "number", Help: "Empty: none."}}
+		return []field{all, amount, {Name: "restock", Label: "Units to put back into stock", Type: "number", Help: "Empty: none."}}
 	case "capture":
 		left := capturable(q.order).String()
-		amount := field{Name: "amount", Label: "Amount in " + q.order.Currency, Help: "Empty: all of the " + left + " that can still be captured."}
+		amount := field{Name: "amount", Label: "Amount in " + q.order.Currency, Type: "decimal", Help: "Empty: all of the " + left + " that can still be captured."}
 		final := field{Name: "final", Label: "Void the rest", Type: "select", Options: []string{"", "yes"}, Words: map[string]string{"": "No", "yes": "Yes"},
 			Help: "What is voided can't be captured later."}
 		if q.order.Lines != nil {
@@ -272,11 +271,11 @@ func (q *ofOrder) unitsLeft(kind string) []int {
 // units asks how many units of each line.
 func (q *ofOrder) units(left []int, words string) (fields []field) {
 	for i, line := range q.order.Lines {
-		help := fmt.Sprintf("Of %d that are %s.", left[i], words)
+		label, help := fmt.Sprintf("Units of %s (line %d)", visible(line.Item), i+1), fmt.Sprintf("Of %d that are %s.", left[i], words)
 		if line.Amount != "" {
 			help = fmt.Sprintf("%s The line of %d is %s %s.", help, line.Quantity, line.Amount, q.order.Currency)
 		}
-		fields = append(fields, field{Name: lineField(i), Label: "Units of " + visible(line.Item), Type: "number", Help: help})
+		fields = append(fields, field{Name: lineField(i), Label: label, Type: "number", Help: help})
 	}
 	return fields
 }
@@ -325,6 +324,10 @@ func (q *ofOrder) about(form url.Values) []string {
 	notes := []string{about + "."}
 	for _, f := range q.questions() {
 		if value := form.Get(f.Name); value != "" {
+			if f.Type == "checkbox" {
+				notes = append(notes, f.Label)
+				continue
+			}
 			notes = append(notes, f.Label+": "+visible(cmp.Or(f.Words[value], value)))
 		}
 	}
@@ -392,6 +395,9 @@ func (q *ofOrder) send(form url.Values, dryRun bool) (*client.Order, error) {
 			Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID,
 			Policy: client.RetryBodyPolicy(get("policy")), PaymentMethod: get("paymentMethod")}, client.RetryOrderParams(to))
 	case "refund":
+		if err := q.saysHowMuch(form); err != nil {
+			return nil, err
+		}
 		body := client.RefundBody{Amount: given(get("amount")), Lines: q.linesOf(form), Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID}
 		if q.order.Lines == nil {
 			body.Restock = numberOr(get("restock"), -1)
@@ -411,6 +417,21 @@ func (q *ofOrder) send(form url.Values, dryRun bool) (*client.Order, error) {
 		body.Generation = new(numberOr(generation, -1))
 	}
 	return api.SettleStepOfOrder(ctx, id, body, client.SettleStepOfOrderParams(to))
+}
+
+// saysHowMuch returns an error for a refund that does not say how much, or says two things: nothing typed is not all.
+func (q *ofOrder) saysHowMuch(form url.Values) error {
+	part := given(form.Get("amount")) != nil || len(q.linesOf(form)) > 0
+	if part != (form.Get("all") == "yes") {
+		return nil
+	}
+	wrong := newProblem(http.StatusUnprocessableEntity, "How much goes back?", "")
+	detail := "Choose all that is left, or say a part."
+	if part {
+		detail = "Choose either all that is left, or a part."
+	}
+	wrong.Errors = []client.FieldError{{Pointer: "/all", Detail: detail}}
+	return wrong
 }
 
 // given is a text, or nil if it is empty.

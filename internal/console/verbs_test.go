@@ -79,6 +79,7 @@ func TestAnOrderThatHasChanged(t *testing.T) {
 	path := "/console/order/cancel?id=o"
 	cancel, retry := s.get(t, path).want(t, 200), s.get(t, "/console/order/retry?id=o").want(t, 200)
 	const answers = "/console/order/retry?id=o&policy=active"
+	s.get(t, "/console/order/retry?"+s.get(t, answers+"&reason=typed").fill("policy", "active").Encode()).want(t, 200, ">typed</textarea>")
 	seen := s.get(t, answers+"&preview=yes").want(t, 200, `href="`+html.EscapeString(answers)+`"`)
 	assert.NoError(t, assert.Err(s.api.PauseOrder(t.Context(), "o", client.VerbBody{Reason: "somebody else"})))
 	s.post(t, path, cancel.fill("reason", "a test")).want(t, 412, "has changed since you looked", "somebody else")
@@ -98,14 +99,16 @@ func TestWrongForms(t *testing.T) {
 	s := setup(t)
 	s.order(t, "o", "completed", "")
 	const refund = "/console/order/refund?id=o&preview=yes"
-	for form, want := range map[string]string{"amount=x": "wrong-amount", "restock=some": "wrong-restock", "amount=1.234": "wrong-amount"} {
-		s.get(t, refund+"&"+form).want(t, 422, "Show what will change", `aria-describedby="`+want+" help-", `value="`+form[strings.Index(form, "=")+1:])
+	for form, want := range map[string]string{"amount=x": "wrong-amount", "all=yes&restock=some": "wrong-restock", "amount=1.234": "wrong-amount"} {
+		s.get(t, refund+"&"+form).want(t, 422, "Show what will change", `aria-describedby="`+want+" help-", `value="`+form[strings.LastIndex(form, "=")+1:])
 	}
 	s.get(t, refund+"&amount=10").want(t, 409, "exceeds what is left of the charge", "9.00 USD can still be refunded.", `value="10" aria-invalid="true"`)
-	s.post(t, "/console/order/refund?id=o", url.Values{"requestId": {"1"}, "seq": {"x"}}).want(t, 404)
-	s.post(t, "/console/order/refund?id=o", url.Values{"requestId": {"1"}}).want(t, 404)
+	s.post(t, "/console/order/refund?id=o", url.Values{"requestId": {"1"}, "seq": {"x"}, "person": {"local"}}).want(t, 404)
+	s.post(t, "/console/order/refund?id=o", url.Values{"requestId": {"1"}, "person": {"local"}}).want(t, 404)
 	header := s.token(t, "desk", access.Operate, access.Read, access.Delegate)
-	s.get(t, refund, header...).want(t, 200, "On behalf of")
+	s.get(t, refund, header...).want(t, 422, "How much goes back?", "Choose all that is left", "All that is left: 9.00 USD", `inputmode="decimal"`)
+	s.get(t, refund+"&all=yes&amount=4", header...).want(t, 422, "either all that is left, or a part")
+	s.get(t, refund+"&all=yes", header...).want(t, 200, "On behalf of", "9.00 USD goes back", "<p>All that is left: 9.00 USD</p>")
 	s.count(t, 0, `SELECT count(*) FROM charge_operations`)
 	s.order(t, "held", "charging", "attention")
 	for path, first := range map[string]shown{
@@ -171,7 +174,7 @@ func TestDisputesAndRefunds(t *testing.T) {
 	}
 	dispute("dp_1", client.DisputeBodyStateWon)
 	s.get(t, orderPath+"o").want(t, 200, "!"+warns, `id="disputes"`)
-	s.get(t, "/console/order/refund?id=o&preview=yes").want(t, 200, "!"+warns)
+	s.get(t, "/console/order/refund?id=o&preview=yes&all=yes").want(t, 200, "!"+warns)
 
 	refund := s.get(t, "/console/order/refund?id=o&preview=yes&amount=4").fill("reason", "dent <b>")
 	shown := s.post(t, "/console/order/refund?id=o", refund).want(t, 303).header.Get("Location")

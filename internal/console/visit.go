@@ -249,6 +249,11 @@ func (v *visit) showError(err error) {
 	case v.r.Method == http.MethodPost && (p.Away || problem.Status == http.StatusUnauthorized):
 		_ = v.r.ParseForm() // what can't be read was not typed
 		p.Typed = v.r.PostForm
+		if !p.Away { // nothing was done: the person sees first what it would do
+			for _, decides := range []string{"requestId", "confirm", "store"} {
+				p.Typed.Del(decides)
+			}
+		}
 	case problem.Status == http.StatusUnauthorized:
 		http.SetCookie(v.w, &http.Cookie{Name: returnCookie, Value: url.QueryEscape(v.r.URL.RequestURI()), Path: "/",
 			MaxAge: returnSeconds, HttpOnly: true, Secure: true, SameSite: http.SameSiteLaxMode})
