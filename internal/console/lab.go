@@ -42,7 +42,7 @@ const (
 // The states of a replica of the lab.
 const (
 	LabServes   = "serves"
-	LabStopped  = "stopped"
+	LabStopped  = "frozen"
 	LabDead     = "dead"
 	LabStarting = "starting"
 )
