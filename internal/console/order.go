@@ -24,6 +24,7 @@ import (
 type orderPage struct {
 	*client.Order
 	Done       string             // the last action of the person, in a sentence
+	Failed     bool               // that has failed
 	Stop       *client.Transition // the move that asked it to stop, if it is among the last ones
 	Actions    []*verb
 	Picture    template.HTML
@@ -79,6 +80,19 @@ func (p *orderPage) GoingBack() string {
 	return count(sum)
 }
 
+// UnitsRefunded are the units of each line that refunds have, or may have, given back.
+func (p *orderPage) UnitsRefunded() []int {
+	refunded := make([]int, len(p.Lines))
+	for _, r := range p.Refunds {
+		for _, line := range r.Lines {
+			if r.State != client.RefundStateFailed {
+				refunded[line.Line-1] += line.Quantity
+			}
+		}
+	}
+	return refunded
+}
+
 // Refundable is what can still be refunded.
 func (p *orderPage) Refundable() string { return count(refundable(p.Order)) }
 
@@ -100,7 +114,7 @@ func (v *visit) showOrder() error {
 	}
 	p := &orderPage{Order: order, Actions: v.actions(order)}
 	if done := verbByName(verbs, v.query("done")); done != nil {
-		p.Done = done.doneTo(order)
+		p.Done, p.Failed = done.doneTo(order), done.failed(order)
 	}
 	if err := errors.Join(v.readPast(p), v.readAround(p)); err != nil {
 		return err
@@ -146,7 +160,9 @@ func (p *orderPage) draw(moves []client.Transition) {
 		p.Way = append(p.Way, string(m.To))
 	}
 	picture.Label = "The path of this order: " + strings.Join(p.Way, ", ")
-	if p.Way == nil {
+	if p.Way == nil && len(moves) > 0 && moves[len(moves)-1].Seq > 1 {
+		picture.Label = fmt.Sprintf("The order is %s. Its earlier moves are not shown.", p.Status)
+	} else if p.Way == nil {
 		picture.Label = fmt.Sprintf("The order is %s and has not moved.", p.Status)
 	}
 	p.Picture = picture.HTML()
@@ -321,21 +337,25 @@ func foldedOf(entries []entry) *folded {
 	calls, times := 0, map[string]int{}
 	var order []string
 	for _, e := range entries {
-		why := ""
+		var why string
 		switch {
 		case e.Call != nil:
 			calls++
 			why = strings.TrimSpace(strings.ReplaceAll(string(e.Call.Outcome), "_", " ") + " " + e.Call.Code)
 		case e.Move.Reason != "":
 			why, _, _ = strings.Cut(e.Move.Reason, ":")
+		default:
+			why = e.Move.Verb
 		}
 		if times[why]++; times[why] == 1 && why != "" {
 			order = append(order, why)
 		}
 	}
 	f.What = fmt.Sprintf("%d entries", len(entries))
-	if calls > 0 {
+	if calls == len(entries) {
 		f.What = fmt.Sprintf("%d tries", calls)
+	} else if calls > 0 {
+		f.What += fmt.Sprintf(", %d of them tries", calls)
 	}
 	for i, why := range order {
 		f.What += map[bool]string{true: ": ", false: ", "}[i == 0] + fmt.Sprintf("%d × %s", times[why], visible(why))

@@ -87,7 +87,7 @@ func (q *ofOrder) outcomes(would *client.Order, outcome string) []string {
 	case "reject":
 		return all("The order ends canceled.", "Nothing was charged, and nothing will be.")
 	case "approve":
-		return all("The order starts: " + q.money(q.order.Amount) + " is charged, and " + q.goods() + " are taken from stock, if both succeed.")
+		return all("The order starts: " + q.money(q.order.Amount) + " is charged, and " + q.goods() + " reserved, if both succeed.")
 	case "pause":
 		return all("After the step under way, no money and no goods move until a person resumes the order.")
 	case "resume":
@@ -172,7 +172,7 @@ func (q *ofOrder) goodsBack() string {
 
 func (q *ofOrder) retried(would *client.Order) string {
 	if would.Generation > q.order.Generation {
-		return fmt.Sprintf("The order starts again, with new keys: %s is charged, and %s are taken from stock, if both succeed.", q.money(q.order.Amount), q.goods())
+		return fmt.Sprintf("The order starts again, with new keys: %s is charged, and %s reserved, if both succeed.", q.money(q.order.Amount), q.goods())
 	}
 	again := "The step " + q.step() + " is tried again at once"
 	if q.order.Status == client.StatusReleasing || q.order.Status == client.StatusRefunding {

@@ -104,9 +104,21 @@ func (a *verb) doneTo(o *client.Order) string {
 	case i >= 0 && operations[i].State == client.CaptureStateDone:
 		return "The " + a.Name + " is done."
 	case i >= 0 && operations[i].State == client.CaptureStateFailed:
-		return "The " + a.Name + " has failed."
+		failed := operations[i]
+		return strings.TrimSpace("The "+a.Name+" has failed: "+failed.Code+" "+failed.Detail) +
+			". Look at the provider; then you can request another."
 	}
 	return a.done
+}
+
+// failed reports whether the newest operation of this kind has failed.
+func (a *verb) failed(o *client.Order) bool {
+	for _, operation := range slices.Backward(operationsOf(o)) {
+		if operation.Kind == a.Name {
+			return operation.State == client.CaptureStateFailed
+		}
+	}
+	return false
 }
 
 func verbByName(verbs []*verb, name string) *verb {
@@ -452,9 +464,9 @@ func changesOf(is, would *client.Order) []change {
 		change{"Reason for waiting", is.HoldReason, would.HoldReason},
 		change{"Asked to stop", string(is.StopRequested), string(would.StopRequested)},
 		change{"Failure", is.Failure.Code, would.Failure.Code},
-		change{"Captured", is.Captured, would.Captured},
-		change{"Voided", is.Voided, would.Voided},
-		change{"Refunded", is.Refunded, would.Refunded},
+		change{"Captured", is.Captured, cmp.Or(would.Captured, is.Captured)},
+		change{"Voided", is.Voided, cmp.Or(would.Voided, is.Voided)},
+		change{"Refunded", is.Refunded, cmp.Or(would.Refunded, is.Refunded)},
 		change{"Refunds, captures and voids", operationsText(is), operationsText(would)},
 		change{"Possible actions", strings.Join(is.AllowedActions, ", "), strings.Join(would.AllowedActions, ", ")},
 	)

@@ -31,7 +31,7 @@ func TestVerbs(t *testing.T) {
 		{"retry", "charging", "attention", url.Values{"policy": {"pinned"}}, "<bdi>attention</bdi><td><bdi>–</bdi>", "<li>The step charge is tried again at once.", "completed"},
 		{"pause", "charging", "retry", nil, "<bdi>retry</bdi><td><bdi>paused</bdi>", "no money and no goods move", "charging"},
 		{"resume", "charging", "paused", nil, "<bdi>paused</bdi><td><bdi>–</bdi>", "continues at the step charge", "completed"},
-		{"approve", "pending", "approval", nil, "<bdi>approval</bdi><td><bdi>–</bdi>", "9 USD is charged, and 1 × i are taken from stock", "completed"},
+		{"approve", "pending", "approval", nil, "<bdi>approval</bdi><td><bdi>–</bdi>", "9 USD is charged, and 1 × i reserved", "completed"},
 		{"reject", "pending", "approval", nil, "<bdi>rejected</bdi>", "Nothing was charged, and nothing will be.", "canceled"},
 		{"refund", "completed", "", url.Values{"amount": {"4"}}, "<bdi>refund of 4.00 USD: done</bdi>", "<li>4.00 USD goes back to the customer, 5.00 USD remains.", "completed"},
 	} {
