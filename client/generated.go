@@ -184,6 +184,7 @@ const (
 	IncidentKindAttention       IncidentKind = "attention"
 	IncidentKindOverdue         IncidentKind = "overdue"
 	IncidentKindProviderFailing IncidentKind = "provider_failing"
+	IncidentKindReplicaLost     IncidentKind = "replica_lost"
 	IncidentKindWebhookDisabled IncidentKind = "webhook_disabled"
 	IncidentKindWebhookFailing  IncidentKind = "webhook_failing"
 )
@@ -1490,7 +1491,7 @@ type History struct {
 type HoldCount struct {
 	Hold HoldCountHold `json:"hold"`
 
-	// LongestSeconds The longest wait among the 100 oldest orders.
+	// LongestSeconds The longest time since an entry of the history, as since the last attempt, among the 100 oldest orders.
 	LongestSeconds float64 `json:"longestSeconds"`
 
 	// More There may be more.
@@ -1503,6 +1504,9 @@ type HoldCountHold string
 
 // Incident defines model for Incident.
 type Incident struct {
+	// Description Of a webhook endpoint.
+	Description string `json:"description,omitempty,omitzero"`
+
 	// Detail With provider_failing, the code of the last failed call, or why there was no connection. Of a webhook endpoint, its last failure, or why it is disabled.
 	//
 	// Examples: connection refused
@@ -1513,7 +1517,7 @@ type Incident struct {
 	// Examples: whe_1
 	EndpointID string `json:"endpointId,omitempty,omitzero"`
 
-	// Events Of a webhook endpoint: as its undelivered.
+	// Events Of a webhook endpoint: events that it has not got yet, counted to 1000.
 	Events int64 `json:"events,omitempty,omitzero"`
 
 	// Host With provider_failing: the host that fails. Several are separated by commas.
@@ -1521,7 +1525,7 @@ type Incident struct {
 	// Examples: payments.internal
 	Host string `json:"host,omitempty,omitzero"`
 
-	// Kind provider_failing: the circuit breaker of a step is not closed; its orders continue by themselves. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint.
+	// Kind provider_failing: the circuit breaker of a step is not closed, and orders wait for it or a call failed within half a minute; its orders continue by themselves. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. replica_lost: a replica has ended or lost the database without saying so; others take over its orders. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint.
 	//
 	// Examples: provider_failing
 	Kind IncidentKind `json:"kind"`
@@ -1540,10 +1544,15 @@ type Incident struct {
 	// Examples: retries_exhausted
 	Reason string `json:"reason,omitempty,omitzero"`
 
+	// Replica With replica_lost: its name.
+	//
+	// Examples: shop-1:4711
+	Replica string `json:"replica,omitempty,omitzero"`
+
 	// Route With provider_failing: of a charge with several routes.
 	Route string `json:"route,omitempty,omitzero"`
 
-	// Since When it began; with attention and approval, when the oldest order was created.
+	// Since When it began; with attention and approval, when the oldest order was created; with replica_lost, when it reported last.
 	Since time.Time `json:"since,omitempty,omitzero"`
 
 	// Step With provider_failing.
@@ -1556,7 +1565,7 @@ type Incident struct {
 	Until time.Time `json:"until,omitempty,omitzero"`
 }
 
-// IncidentKind provider_failing: the circuit breaker of a step is not closed; its orders continue by themselves. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint.
+// IncidentKind provider_failing: the circuit breaker of a step is not closed, and orders wait for it or a call failed within half a minute; its orders continue by themselves. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. replica_lost: a replica has ended or lost the database without saying so; others take over its orders. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint.
 //
 // Examples: provider_failing
 type IncidentKind string

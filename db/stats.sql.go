@@ -220,19 +220,25 @@ func (q *Queries) OrdersUnfinished(ctx context.Context, most int32) ([]OrdersUnf
 }
 
 const replicaReport = `-- name: ReplicaReport :exec
-INSERT INTO pawl.replica_reports AS r (owner, at, orders_per_second, steps)
-SELECT $1, now(), $2, $3 WHERE (SELECT set_config('synchronous_commit', 'off', true)) <> ''
+INSERT INTO pawl.replica_reports AS r (owner, name, at, orders_per_second, steps)
+SELECT $1, $2, now(), $3, $4 WHERE (SELECT set_config('synchronous_commit', 'off', true)) <> ''
 ON CONFLICT (owner) DO UPDATE SET at = excluded.at, orders_per_second = excluded.orders_per_second, steps = excluded.steps
 `
 
 type ReplicaReportParams struct {
 	Owner           uuid.UUID
+	Name            string
 	OrdersPerSecond float64
 	Steps           []byte
 }
 
 func (q *Queries) ReplicaReport(ctx context.Context, arg ReplicaReportParams) error {
-	_, err := q.db.Exec(ctx, replicaReport, arg.Owner, arg.OrdersPerSecond, arg.Steps)
+	_, err := q.db.Exec(ctx, replicaReport,
+		arg.Owner,
+		arg.Name,
+		arg.OrdersPerSecond,
+		arg.Steps,
+	)
 	return err
 }
 
@@ -247,14 +253,19 @@ func (q *Queries) ReplicaReportRemove(ctx context.Context, owner uuid.UUID) erro
 }
 
 const replicaReports = `-- name: ReplicaReports :many
-SELECT r.orders_per_second, r.steps FROM pawl.replica_reports AS r WHERE r.at > now() - interval '20 seconds'
+SELECT r.name, r.at, r.at < now() - interval '20 seconds' AS silent, r.orders_per_second, r.steps
+FROM pawl.replica_reports AS r WHERE r.at > now() - interval '5 minutes' ORDER BY r.at
 `
 
 type ReplicaReportsRow struct {
+	Name            string
+	At              time.Time
+	Silent          bool
 	OrdersPerSecond float64
 	Steps           []byte
 }
 
+// Returns the last reports. silent: several after it are missing.
 func (q *Queries) ReplicaReports(ctx context.Context) ([]ReplicaReportsRow, error) {
 	rows, err := q.db.Query(ctx, replicaReports)
 	if err != nil {
@@ -264,7 +275,13 @@ func (q *Queries) ReplicaReports(ctx context.Context) ([]ReplicaReportsRow, erro
 	var items []ReplicaReportsRow
 	for rows.Next() {
 		var i ReplicaReportsRow
-		if err := rows.Scan(&i.OrdersPerSecond, &i.Steps); err != nil {
+		if err := rows.Scan(
+			&i.Name,
+			&i.At,
+			&i.Silent,
+			&i.OrdersPerSecond,
+			&i.Steps,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

@@ -428,6 +428,9 @@ func (p *callPool) load(version int32) (load orders.ProviderStep, used time.Time
 		Breaker: orders.BreakerStates[breaker], FailingSince: p.failing.Load(), Host: p.cfg.Host()}
 	if load.FailingSince != nil {
 		load.Failure = or(p.failure.Load())
+		if opened := p.opened.Load(); opened != nil {
+			load.FailedAt = new(p.e.now().Add(-time.Since(*opened)))
+		}
 	}
 	failing := load.FailingSince != nil && time.Since(p.used) < failingFor // also while it is half-open and nothing is due
 	if p.calling+len(p.waiting) > 0 || failing {

@@ -6,6 +6,7 @@ import (
 
 	"pawl/db"
 	"pawl/internal/orders"
+	"pawl/internal/pg"
 )
 
 const (
@@ -40,7 +41,7 @@ func (e *Engine) report(ordersPerSecond float64, steps []orders.ProviderStep) {
 	defer cancel()
 	text, err := json.Marshal(steps)
 	if err == nil {
-		err = e.query.ReplicaReport(ctx, db.ReplicaReportParams{Owner: e.owner, OrdersPerSecond: ordersPerSecond, Steps: text})
+		err = e.query.ReplicaReport(ctx, db.ReplicaReportParams{Owner: e.owner, Name: pg.ReplicaName(), OrdersPerSecond: ordersPerSecond, Steps: text})
 	}
 	if err != nil && e.ctx.Err() == nil {
 		e.log.Warn("store the report of this replica", "error", err)

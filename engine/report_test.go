@@ -35,6 +35,12 @@ charge: {executor: simulator, url: SIM, retry: {initial: 30m, cap: 30m}, breaker
 	if group.Status != fsm.Charging || group.Hold != "retry" || group.Orders != 1 || group.Amount != "99.99" || group.Currency != "USD" {
 		t.Errorf("%+v", group)
 	}
+	s.exec(t, `INSERT INTO replica_reports VALUES (gen_random_uuid(), 'killed:7', now() - interval '1 minute', 0, '[]'),
+		(gen_random_uuid(), 'long ago:7', now() - interval '1 hour', 0, '[]')`)
+	eventually(t, "a replica that was killed is lost", func() bool {
+		v, err = shows.Orders.Overview(t.Context(), shows.Backlog())
+		return err == nil && len(v.Lost) == 1 && v.Lost[0].Name == "killed:7" && v.Held["retry"].Orders == 1
+	})
 	s.faults(t)
 	stop(t, calls)
 	s.counts(t, 0, `SELECT count(*) FROM replica_reports WHERE steps::text <> '[]'`) // the other one may still have finished an order

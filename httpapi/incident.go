@@ -16,19 +16,22 @@ import (
 
 // incident is something that is wrong, or that waits for a person.
 type incident struct {
-	Kind       string     `json:"kind" enum:"provider_failing,overdue,attention,approval,webhook_failing,webhook_disabled" doc:"provider_failing: the circuit breaker of a step is not closed; its orders continue by themselves. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint." example:"provider_failing"`
+	Kind       string     `json:"kind" enum:"provider_failing,overdue,attention,approval,replica_lost,webhook_failing,webhook_disabled" doc:"provider_failing: the circuit breaker of a step is not closed, and orders wait for it or a call failed within half a minute; its orders continue by themselves. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. replica_lost: a replica has ended or lost the database without saying so; others take over its orders. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint." example:"provider_failing"`
 	Step       string     `json:"step,omitempty" enum:"charge,reserve,confirm" doc:"With provider_failing."`
 	Route      string     `json:"route,omitempty" doc:"With provider_failing: of a charge with several routes."`
 	Policy     int32      `json:"policy,omitempty" doc:"With provider_failing: the policy under which it began to fail first."`
 	Host       string     `json:"host,omitempty" doc:"With provider_failing: the host that fails. Several are separated by commas." example:"payments.internal"`
 	Reason     string     `json:"reason,omitempty" doc:"With attention: the holdReason, up to a colon." example:"retries_exhausted"`
 	EndpointID string     `json:"endpointId,omitempty" doc:"Of a webhook endpoint." example:"whe_1"`
+	Replica    string     `json:"replica,omitempty" doc:"With replica_lost: its name." example:"shop-1:4711"`
 	Detail     string     `json:"detail,omitempty" doc:"With provider_failing, the code of the last failed call, or why there was no connection. Of a webhook endpoint, its last failure, or why it is disabled." example:"connection refused"`
-	Since      *time.Time `json:"since,omitempty" doc:"When it began; with attention and approval, when the oldest order was created."`
+	Since      *time.Time `json:"since,omitempty" doc:"When it began; with attention and approval, when the oldest order was created; with replica_lost, when it reported last."`
 	Until      *time.Time `json:"until,omitempty" doc:"With webhook_failing: nothing is sent before this time."`
 	Orders     int64      `json:"orders" doc:"How many orders wait. 0 with overdue and for webhook endpoints."`
 	More       bool       `json:"more" doc:"More orders may wait."`
-	Events     int64      `json:"events,omitempty" doc:"Of a webhook endpoint: as its undelivered."`
+	Events     int64      `json:"events,omitempty" doc:"Of a webhook endpoint: events that it has not got yet, counted to 1000."`
+
+	Description string `json:"description,omitempty" doc:"Of a webhook endpoint."`
 
 	Totals []currencyTotal `json:"totals" nullable:"false" doc:"These orders, by currency."`
 }
@@ -44,10 +47,11 @@ func (s *server) incidents(ctx context.Context, v *orders.Overview) ([]incident,
 	}
 	all = append(all, waitingForPeople(v, fsm.HoldAttention)...)
 	all = append(all, waitingForPeople(v, fsm.HoldApproval)...)
-	endpoints, err := s.endpoints(ctx)
-	for i := range endpoints {
-		all = append(all, endpointIncidents(&endpoints[i])...)
+	for _, lost := range v.Lost {
+		all = append(all, incident{Kind: "replica_lost", Replica: lost.Name, Since: new(lost.At.UTC())})
 	}
+	failing, err := s.failingEndpoints(ctx)
+	all = append(all, failing...)
 	for i := range all {
 		all[i].Totals = append([]currencyTotal{}, all[i].Totals...)
 	}
@@ -73,10 +77,23 @@ func waitingForPeople(v *orders.Overview, hold string) (all []incident) {
 func failingProviders(v *orders.Overview) (all []incident) {
 	for _, step := range v.Steps {
 		if step.FailingSince != nil && !slices.ContainsFunc(all, func(i incident) bool { return i.isOf(&step) }) {
-			all = append(all, providerFailing(v, &step))
+			if i := providerFailing(v, &step); i.Orders > 0 || !quiet(v, &i) {
+				all = append(all, i)
+			}
 		}
 	}
 	return all
+}
+
+// quietAfter is how long after its last failed call a provider that no order waits for is no incident any more.
+const quietAfter = 30 * time.Second
+
+// quiet reports whether nothing says that the provider of an incident still fails: the next call would be tried.
+func quiet(v *orders.Overview, i *incident) bool {
+	return !slices.ContainsFunc(v.Steps, func(step orders.ProviderStep) bool {
+		return i.isOf(&step) && step.FailingSince != nil &&
+			(step.Breaker == "open" || step.InFlight+step.Queued > 0 || step.FailedAt == nil || v.At.Sub(*step.FailedAt) < quietAfter)
+	})
 }
 
 func (i *incident) isOf(step *orders.ProviderStep) bool {
@@ -137,8 +154,34 @@ func added(a, b string) string {
 	return sum.Add(sum, other).FloatString(len(fraction))
 }
 
+// failingEndpoints counts what is undelivered only for endpoints that are wrong, because it takes long.
+func (s *server) failingEndpoints(ctx context.Context) (all []incident, err error) {
+	rows, err := s.Webhooks.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var wrong []int32
+	for i := range rows {
+		e := webhookEndpointOf(&rows[i])
+		if found := endpointIncidents(&e); len(found) > 0 {
+			all, wrong = append(all, found...), append(wrong, rows[i].EndpointNo)
+		}
+	}
+	if len(wrong) == 0 {
+		return nil, nil
+	}
+	events, err := s.Webhooks.Undelivered(ctx, eventsMost, wrong...)
+	for i := range all {
+		all[i].Events = events[wrong[i]]
+	}
+	return all, err
+}
+
+// eventsMost is where the undelivered events of an incident are counted to.
+const eventsMost = 1000
+
 func endpointIncidents(e *webhookEndpoint) []incident {
-	i := incident{EndpointID: e.ID, Detail: e.DisabledReason, Events: or(e.Undelivered, 0)}
+	i := incident{EndpointID: e.ID, Detail: e.DisabledReason, Description: e.Description}
 	switch {
 	case e.State == webhooks.Disabled && !strings.HasPrefix(i.Detail, webhooks.ByPerson):
 		i.Kind, i.Since = "webhook_disabled", e.DisabledAt

@@ -37,4 +37,12 @@ func TestFailingProviders(t *testing.T) {
 	assert.Equal(t, i.Orders, int64(4))
 	assert.Equal(t, fmt.Sprint(i.Host, ": ", i.Detail, ", policy ", i.Policy), "old.example, pay.example: connection refused, policy 2")
 	assert.Equal(t, i.Totals[0].Amount+" "+i.Totals[1].Amount, "1999999999999999.98 500")
+
+	recovered := orders.ProviderStep{Step: fsm.Charge, Breaker: "half_open", FailingSince: &first, FailedAt: &later}
+	v := &orders.Overview{At: later.Add(quietAfter), Steps: []orders.ProviderStep{recovered}}
+	assert.Equal(t, len(failingProviders(v)), 0, "incidents of one that no order waits for, and no call has failed at lately")
+	v.Steps[0].Breaker = "open"
+	assert.Equal(t, len(failingProviders(v)), 1, "incidents while no call is made")
+	v.Steps[0].Breaker, v.At = "half_open", later.Add(quietAfter-1)
+	assert.Equal(t, len(failingProviders(v)), 1, "incidents just after a failed call")
 }

@@ -17,7 +17,7 @@ var getOverviewOperation = failing(huma.Operation{
 	Summary: "Get an overview of the service",
 	Description: "What is wrong or needs a person, orders by status and by what they wait for, the oldest unfinished order, " +
 		"the replicas, and the provider steps that they have called in the last minute. Replicas report every five seconds. " +
-		"Counts stop at 10000, or where more says so. They are usually at most a second old; if they take long, at is a minute or two ago, " +
+		"Counts stop at 10000, or where more says so. They are usually at most a second old; if they take long, at is up to a minute ago, " +
 		"and those of orders that had not been counted for long stop at 1000 of each hold, until all are counted.",
 }, "invalid_parameter", "unavailable", "internal")
 
@@ -49,7 +49,7 @@ type holdCount struct {
 	Hold           string  `json:"hold" enum:"retry,callback,scheduled,queued,approval,paused,attention"`
 	Orders         int64   `json:"orders"`
 	More           bool    `json:"more" doc:"There may be more."`
-	LongestSeconds float64 `json:"longestSeconds" doc:"The longest wait among the 100 oldest orders."`
+	LongestSeconds float64 `json:"longestSeconds" doc:"The longest time since an entry of the history, as since the last attempt, among the 100 oldest orders."`
 }
 
 type unfinishedOrder struct {
@@ -113,7 +113,7 @@ var listErrorGroupsOperation = failing(huma.Operation{
 	OperationID: "listErrorGroups", Method: http.MethodGet, Path: "/api/error-groups", Tags: []string{"orders"},
 	Summary: "List groups of failed and held orders",
 	Description: "Orders that failed, are held for attention, or are retried, grouped by step and cause; the one with the last error first, up to 200. " +
-		"Covers the newest 10000 orders of each kind. Groups are usually at most a second old; if they take long, a minute or two, " +
+		"Covers the newest 10000 orders of each kind. Groups are usually at most a second old; if they take long, up to a minute, " +
 		"and those that had not been read for long cover the newest 1000 orders, until all are read.",
 }, "invalid_parameter", "unavailable", "internal")
 

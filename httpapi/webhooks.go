@@ -11,6 +11,7 @@ import (
 
 	"pawl/db"
 	"pawl/internal/events"
+	"pawl/internal/orders"
 	"pawl/internal/policy"
 	"pawl/internal/webhooks"
 )
@@ -35,7 +36,7 @@ func (s *server) endpoints(ctx context.Context) ([]webhookEndpoint, error) {
 	if err != nil || len(rows) == 0 {
 		return nil, err
 	}
-	undelivered, err := s.Webhooks.Undelivered(ctx, each(rows, func(e *db.WebhookEndpoint) int32 { return e.EndpointNo })...)
+	undelivered, err := s.Webhooks.Undelivered(ctx, orders.CountsMost, each(rows, func(e *db.WebhookEndpoint) int32 { return e.EndpointNo })...)
 	return each(rows, func(e *db.WebhookEndpoint) webhookEndpoint {
 		out := webhookEndpointOf(e)
 		out.Undelivered = new(undelivered[e.EndpointNo])
@@ -64,7 +65,7 @@ func (s *server) getWebhookEndpoint(ctx context.Context, in *endpointRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	undelivered, err := s.Webhooks.Undelivered(ctx, row.EndpointNo)
+	undelivered, err := s.Webhooks.Undelivered(ctx, orders.CountsMost, row.EndpointNo)
 	out := webhookEndpointOf(&row)
 	out.Undelivered = new(undelivered[row.EndpointNo])
 	return &webhookEndpointAnswer{ETag: entityTag(row.Version), Body: out}, err

@@ -125,9 +125,10 @@ CREATE TABLE pawl.concurrency_keys (
 );
 
 -- What a replica knows of itself, for the overview of all replicas. It is written every few seconds, and only while
--- there is something to tell. An old row is of a replica that has ended without removing it.
+-- there is something to tell. An old row is of a replica that was killed.
 CREATE TABLE pawl.replica_reports (
   owner             uuid PRIMARY KEY,     -- the process
+  name              text NOT NULL,        -- of the process: its host, and its process id there
   at                timestamptz NOT NULL,
   orders_per_second float8 NOT NULL,      -- that it finished since its report before
   steps             jsonb NOT NULL        -- of providers that it calls: their circuit breakers, and what waits

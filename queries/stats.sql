@@ -83,8 +83,8 @@ WHERE a.datname = current_database() AND starts_with(a.application_name, @servic
 GROUP BY a.application_name ORDER BY a.application_name LIMIT 100;
 
 -- name: ReplicaReport :exec
-INSERT INTO pawl.replica_reports AS r (owner, at, orders_per_second, steps)
-SELECT @owner, now(), @orders_per_second, @steps WHERE (SELECT set_config('synchronous_commit', 'off', true)) <> ''
+INSERT INTO pawl.replica_reports AS r (owner, name, at, orders_per_second, steps)
+SELECT @owner, @name, now(), @orders_per_second, @steps WHERE (SELECT set_config('synchronous_commit', 'off', true)) <> ''
 ON CONFLICT (owner) DO UPDATE SET at = excluded.at, orders_per_second = excluded.orders_per_second, steps = excluded.steps;
 
 -- name: ReplicaReportRemove :exec
@@ -92,4 +92,6 @@ ON CONFLICT (owner) DO UPDATE SET at = excluded.at, orders_per_second = excluded
 DELETE FROM pawl.replica_reports AS r WHERE r.owner = @owner OR r.at < now() - interval '1 hour';
 
 -- name: ReplicaReports :many
-SELECT r.orders_per_second, r.steps FROM pawl.replica_reports AS r WHERE r.at > now() - interval '20 seconds';
+-- Returns the last reports. silent: several after it are missing.
+SELECT r.name, r.at, r.at < now() - interval '20 seconds' AS silent, r.orders_per_second, r.steps
+FROM pawl.replica_reports AS r WHERE r.at > now() - interval '5 minutes' ORDER BY r.at;

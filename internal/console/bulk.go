@@ -48,6 +48,9 @@ func (v *visit) bulk() error {
 	if search := v.query("all"); search != "" { // all orders of a list, instead of the chosen ones
 		return v.redirect(bulkURL(v.query("verb"), url.Values{"q": {search}}))
 	}
+	if q := v.r.URL.Query(); q.Has("search") && !q.Has("id") {
+		return v.redirect(address("/console/orders", url.Values{"q": {q.Get("search")}, "none": {"chosen"}}))
+	}
 	p, confirmed, err := v.readBulk()
 	if err != nil {
 		return err
@@ -300,7 +303,7 @@ func (v *visit) applyTo(p *bulkPage, body client.BulkBody, dryRun bool) error {
 	if err != nil {
 		return err
 	}
-	p.addTotals(out.Totals)
+	p.Totals = addTotals(p.Totals, out.Totals)
 	for _, r := range out.Results {
 		if r.Applied {
 			p.Would = append(p.Would, r)
@@ -311,21 +314,22 @@ func (v *visit) applyTo(p *bulkPage, body client.BulkBody, dryRun bool) error {
 	return nil
 }
 
-// addTotals adds the totals of one of several requests.
-func (p *bulkPage) addTotals(totals []client.CurrencyTotal) {
+// addTotals adds totals by currency.
+func addTotals(sums, totals []client.CurrencyTotal) []client.CurrencyTotal {
 	for _, more := range totals {
-		i := slices.IndexFunc(p.Totals, func(t client.CurrencyTotal) bool { return t.Currency == more.Currency })
+		i := slices.IndexFunc(sums, func(t client.CurrencyTotal) bool { return t.Currency == more.Currency })
 		if i < 0 {
-			p.Totals = append(p.Totals, more)
+			sums = append(sums, more)
 			continue
 		}
-		a, errA := decimal.Parse(p.Totals[i].Amount)
+		a, errA := decimal.Parse(sums[i].Amount)
 		b, errB := decimal.Parse(more.Amount)
 		sum, err := a.Add(b)
 		if errors.Join(errA, errB, err) == nil {
-			p.Totals[i].Amount, p.Totals[i].Orders = sum.String(), p.Totals[i].Orders+more.Orders
+			sums[i].Amount, sums[i].Orders = sum.String(), sums[i].Orders+more.Orders
 		}
 	}
+	return sums
 }
 
 // bulkFields are the fields of a verb for many orders.
@@ -370,7 +374,7 @@ func bulkFilter(q url.Values) (f client.ListOrdersParams, given bool, err error)
 	for name := range q {
 		value := q.Get(name)
 		switch {
-		case name == "verb" || name == "id" || name == "ids":
+		case name == "verb" || name == "id" || name == "ids" || name == "search":
 			continue
 		case name == "sort":
 			f.Sort = client.ListOrdersParamsSort(value)

@@ -151,10 +151,11 @@ func TestOverviewOfALot(t *testing.T) {
 		{Kind: "overdue", Since: time.Now().Add(-time.Minute)},
 		{Kind: "attention", Reason: "retries_exhausted", Orders: 1, Totals: usd}, {Kind: "attention", Reason: trick, Orders: countedTo, More: true},
 		{Kind: "approval", Orders: 25}, {Kind: "webhook_failing", EndpointID: "whe_2", Detail: trick, Events: 341, Until: time.Now().Add(time.Minute)},
-		{Kind: "webhook_disabled", EndpointID: "whe_3", Detail: "gone"},
+		{Kind: "webhook_disabled", EndpointID: "whe_3", Detail: "gone", Description: "the shop's till"}, {Kind: "replica_lost", Replica: "gone:7", Since: time.Now()},
 	} {
-		data.Wrong = append(data.Wrong, wrongOf(i))
+		data.Wrong, found.Incidents = append(data.Wrong, wrongOf(i)), append(found.Incidents, i)
 	}
+	data.judge()
 	text := render(t, "overview", client.Caller{Open: true}, data)
 	for _, want := range []string{
 		"The service is open.", ">7&#43;<", ">10,000&#43;<", `href="/console/orders?q=status%3Acharging"`, "90 min", "shop-2:8", "(this one)",
@@ -162,7 +163,8 @@ func TestOverviewOfALot(t *testing.T) {
 		`href="/console/orders?q=status%3Acharging%2Crefunding&#43;hold%3Aretry"`, `href="/console/runbook#a-provider-is-away"`, "an order was due",
 		"<strong>Needs you</strong>\n<span>Retries are used up</span> <span><strong>1</strong> order (98,400.00 USD)</span>", `href="/console/attention?hold=attention&amp;reason=retries_exhausted"`,
 		"<strong>10,000&#43;</strong> orders", "<strong>To approve</strong>", "<strong>Endpoint whe_2</strong>", "next attempt", `href="/console/webhook?id=whe_2"`,
-		"was disabled", `<span class="badge open">open</span>`, `<strong>13</strong> orders finished per second`,
+		"was disabled", "<bdi>the shop&#39;s till</bdi>", `href="/console/runbook#pawlwebhookendpointdisabled"`, "<strong>Replica gone:7</strong>", "not heard of since",
+		"<strong>10,026&#43;</strong> orders (98,400.00 USD) need a person.", "Orders are accepted, and none is lost.", `<span class="badge open">open</span>`, `<strong>13</strong> orders finished per second`,
 	} {
 		assert.Contains(t, text, want, "the page lacks")
 	}

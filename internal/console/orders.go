@@ -27,6 +27,7 @@ type ordersPage struct {
 	Totals  []client.MoneyTotal
 	Matched map[string]string // by order: what matched the term; nil: a filter was used
 	Verbs   []*verb           // for selected orders
+	Fits    string            // the first of them that an order on the page allows
 	Help    [][2]string
 }
 
@@ -88,6 +89,12 @@ func (v *visit) orders() error {
 		}
 	}
 	p.Notes = s.notes
+	if v.query("none") != "" && len(p.Orders) > 0 {
+		p.Notes = append(p.Notes, "No order was chosen. Tick some in the list.")
+	}
+	if fit := v.bulkActions(p.Orders); len(fit) > 0 {
+		p.Fits = fit[0].Name
+	}
 	if len(p.Orders) == 0 {
 		p.Meant = s.meant
 	}

@@ -134,11 +134,15 @@ func (v *visit) away(p *bulkPage) (all []string) {
 	}
 	for _, i := range found.Incidents {
 		needs := func(r client.BulkResult) bool {
+			if p.Verb.Name == "cancel" && r.Status == client.StatusPending {
+				return false // nothing was done that is to be undone
+			}
 			return cmp.Or(string(fsm.State(r.Status).Step()), "charge") == string(i.Step)
 		}
 		if i.Kind == client.IncidentKindProviderFailing && slices.ContainsFunc(p.Would, needs) {
-			all = append(all, fmt.Sprintf("The provider of %s has been failing since %s UTC: orders will wait again.",
-				i.Step, i.Since.UTC().Format("15:04")))
+			until := map[string]string{"cancel": "canceled orders wait until what was done can be undone", "approve": "approved orders wait to be charged"}
+			all = append(all, fmt.Sprintf("The provider of %s has been failing since %s UTC: %s.",
+				i.Step, i.Since.UTC().Format("15:04"), cmp.Or(until[p.Verb.Name], "orders will wait again")))
 		}
 	}
 	return all

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"pawl/client"
 	"pawl/fsm"
@@ -15,8 +16,9 @@ import (
 
 type overviewPage struct {
 	*client.Overview
-	Orders  bool // there are orders
-	Wrong   []wrong
+	Orders  bool    // there are orders
+	Wrong   []wrong // in the order of the API: the worst first
+	Verdict verdict
 	Machine template.HTML
 }
 
@@ -27,8 +29,35 @@ type wrong struct {
 	Why   string // why orders need a person
 	URL   string // of the orders or the endpoint
 	Link  string // what is behind it
-	Warns bool   // it needs nobody, or is no fault
+	Warns bool   // it can wait
 }
+
+// verdict sums up the incidents.
+type verdict struct {
+	Person client.Incident // all orders that need one
+	Alone  int64           // orders that wait and go on by themselves
+	More   bool            // there may be more than Alone
+	Away   bool            // a provider fails
+}
+
+func (p *overviewPage) judge() {
+	v := &p.Verdict
+	for _, i := range p.Incidents {
+		v.Away = v.Away || i.Kind == client.IncidentKindProviderFailing
+		if i.Kind == client.IncidentKindAttention || i.Kind == client.IncidentKindApproval {
+			v.Person.Orders, v.Person.More = v.Person.Orders+i.Orders, v.Person.More || i.More
+			v.Person.Totals = addTotals(v.Person.Totals, i.Totals)
+		}
+	}
+	for _, h := range p.Holds {
+		if h.Hold == fsm.HoldRetry || h.Hold == fsm.HoldCallback || h.Hold == fsm.HoldQueued {
+			v.Alone, v.More = v.Alone+h.Orders, v.More || h.More
+		}
+	}
+}
+
+// Aged reports whether the numbers are more than a few seconds old.
+func (p overviewPage) Aged() bool { return !p.At.IsZero() && time.Since(p.At) > 3*time.Second }
 
 // overview is the start page, also for people who may open only other screens.
 func (v *visit) overview() error {
@@ -49,9 +78,7 @@ func (v *visit) overview() error {
 	for _, i := range found.Incidents {
 		p.Wrong = append(p.Wrong, wrongOf(i))
 	}
-	goesOn := slices.DeleteFunc(slices.Clone(p.Wrong), func(w wrong) bool { return !w.Warns })
-	needs := slices.DeleteFunc(p.Wrong, func(w wrong) bool { return w.Warns })
-	p.Wrong = slices.Concat(needs, goesOn) // what needs a person comes first
+	p.judge()
 	return v.show("overview", page{Title: "Overview", Data: p})
 }
 
@@ -65,14 +92,24 @@ func wrongOf(i client.Incident) wrong {
 		w.Title, w.Link, w.URL, w.Warns = "To approve", "Look and decide", address("/console/attention", approval.query()), true
 	case client.IncidentKindProviderFailing:
 		step := string(i.Step)
-		w.Title, w.Link, w.Warns = strings.ToUpper(step[:1])+step[1:], "Show them", true
+		w.Title, w.Link = strings.ToUpper(step[:1])+step[1:], "Show them"
 		w.URL = ordersURL("status:" + strings.Join(statusesAt(fsm.Step(step)), ",") + " hold:retry")
 	case client.IncidentKindOverdue:
 		w.Title, w.Link, w.URL = "Overdue", "Runbook", "/console/runbook#pawlordersnottakenup"
+	case client.IncidentKindReplicaLost:
+		w.Title, w.Link, w.URL, w.Warns = "Replica "+i.Replica, "Runbook", "/console/runbook#pawldown", true
 	default:
-		w.Title, w.Link, w.URL = "Endpoint "+i.EndpointID, "Show it", endpointURL(i.EndpointID)
+		w.Title, w.Link, w.URL, w.Warns = "Endpoint "+i.EndpointID, "Show it", endpointURL(i.EndpointID), true
 	}
 	return w
+}
+
+// Runbook is the section on a webhook endpoint.
+func (w wrong) Runbook() string {
+	sections := map[client.IncidentKind]string{
+		client.IncidentKindWebhookFailing: "pawlwebhookendpointfailing", client.IncidentKindWebhookDisabled: "pawlwebhookendpointdisabled",
+	}
+	return sections[w.Kind]
 }
 
 // statusesAt are the states in which a step is done or undone.

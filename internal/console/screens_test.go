@@ -59,7 +59,7 @@ func TestErrors(t *testing.T) {
 	escaped := strings.NewReplacer("&", "&amp;", "+", "&#43;").Replace
 	s.get(t, "/console/errors").want(t, 200, "out_of_stock", `<bdi>&lt;i&gt;second</bdi>`,
 		`href="`+escaped("/console/bulk?"+filter.Encode())+`"`, `href="`+escaped(ordersOf(`status:failed step:reserve code:"out_of_stock"`))+`"`)
-	s.get(t, "/console/errors", s.token(t, "reader", access.Read)...).want(t, 200, "out_of_stock", "!Retry all")
+	s.get(t, "/console/errors", s.token(t, "reader", access.Read)...).want(t, 200, "out_of_stock", "!Try again from the start")
 }
 
 func TestAttention(t *testing.T) {

@@ -355,6 +355,8 @@ func TestBulkOfAFilter(t *testing.T) {
 	all := s.get(t, "/console/bulk?id=a&verb=approve&all=item%3Alamp+hold%3Aapproval").want(t, 303).header.Get("Location")
 	s.get(t, all).want(t, 200, "Approve 2 orders?", "<strong data-sum>1,200.00 USD</strong>", "!other")
 	s.get(t, "/console/bulk?id=a&verb=approve").want(t, 200, "Approve 1 order?")
+	none := s.get(t, "/console/bulk?verb=approve&search=item%3Alamp").want(t, 303).header.Get("Location")
+	s.get(t, none).want(t, 200, "No order was chosen", `value="item:lamp"`)
 	for _, search := range []string{"", "lamp", "item:lamp+lamp", "colour:red", "amount:x"} {
 		s.get(t, "/console/bulk?verb=approve&q="+search).want(t, 422, "does not say which orders")
 	}

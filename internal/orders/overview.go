@@ -82,6 +82,7 @@ type Overview struct {
 	Statuses []StatusCount // one for each state, in their order
 	Oldest   *OldestOrder  // that has not ended; nil: none, or one that a crash may take back
 	Replicas []Replica     // by name
+	Lost     []LostReplica // that were connected within some minutes, and did not end in order
 	Disputes int64         // that are neither won nor lost, up to CountsMost
 	Groups   []HeldGroup   // of the oldest orders of each hold; the one with the oldest order first
 	Grouped  int64         // how many of each hold are in Groups and Statuses at most
@@ -112,6 +113,7 @@ type ProviderStep struct {
 	Breaker      string     `json:"breaker"`                // one of BreakerStates; in all replicas: the worst
 	FailingSince *time.Time `json:"failingSince,omitempty"` // when the breaker opened first since it was closed; nil: it is closed
 	Host         string     `json:"host,omitempty"`         // that is called, with the port if the policy names one
+	FailedAt     *time.Time `json:"failedAt,omitempty"`     // when the breaker opened last; nil: it is closed
 	Failure      string     `json:"failure,omitempty"`      // the code of the last failed call, while the breaker is not closed
 }
 
@@ -138,6 +140,12 @@ type Replica struct {
 	Name        string
 	Connections int64
 	Since       time.Time // when the oldest connection began
+}
+
+// LostReplica reported something, and then neither that it stops nor anything else.
+type LostReplica struct {
+	Name string
+	At   time.Time // when it reported last
 }
 
 // Overview asks the database at most once a second for all callers. Errors: ErrUnavailable.
@@ -185,6 +193,13 @@ func (r *Reader) addReports(ctx context.Context, v *Overview) error {
 		return r.query.ReplicaReports(ctx)
 	}, struct{}{})
 	for _, row := range rows {
+		connected := func(c Replica) bool { return strings.HasPrefix(c.Name+" ", row.Name+" ") }
+		if row.Silent {
+			if !slices.ContainsFunc(v.Replicas, connected) {
+				v.Lost = append(v.Lost, LostReplica{row.Name, row.At})
+			}
+			continue
+		}
 		v.OrdersPerSecond += row.OrdersPerSecond
 		var steps []ProviderStep
 		if err := json.Unmarshal(row.Steps, &steps); err != nil {
@@ -218,14 +233,21 @@ func addStep(sum []ProviderStep, step ProviderStep) []ProviderStep {
 	if s.FailingSince == nil || step.FailingSince != nil && step.FailingSince.Before(*s.FailingSince) {
 		s.FailingSince = step.FailingSince
 	}
+	if s.FailedAt == nil || step.FailedAt != nil && step.FailedAt.After(*s.FailedAt) {
+		s.FailedAt = step.FailedAt
+	}
 	return sum
 }
 
 func (r *Reader) countUnfinished(ctx context.Context, v *Overview, counts map[fsm.State]StatusCount, most int32) error {
 	v.Grouped = int64(most)
 	rows, err := Read(ctx, r, r.query.OrdersUnfinished, most)
-	if err != nil || len(rows) == 0 {
+	if err != nil {
 		return err
+	}
+	v.countHeld(rows)
+	if len(rows) == 0 {
+		return nil
 	}
 	if oldest := rows[0]; oldest.Hold != nil || r.settles(ctx, oldest.OrderID) {
 		v.Oldest = &OldestOrder{oldest.OrderID, oldest.Status, oldest.Hold, oldest.CreatedAt}
@@ -246,6 +268,21 @@ func (r *Reader) countUnfinished(ctx context.Context, v *Overview, counts map[fs
 		}
 	}
 	return nil
+}
+
+// countHeld has all numbers of a hold be of one statement, unless it has more orders than that looked at.
+func (v *Overview) countHeld(rows []db.OrdersUnfinishedRow) {
+	grouped := map[string]int64{}
+	for _, row := range rows {
+		if row.Hold != nil {
+			grouped[*row.Hold] += row.Orders
+		}
+	}
+	for hold, held := range v.Held {
+		if held.Orders = grouped[hold]; held.Orders < v.Grouped {
+			v.Held[hold] = held
+		}
+	}
 }
 
 // MoreThanGrouped reports whether there may be more orders with a hold than in its groups.
@@ -351,7 +388,7 @@ type result[T any] struct {
 
 const (
 	sharedFor   = time.Second           // how long a result is good, at least
-	sharedTimes = 100                   // and at least this many times as long as the read took
+	sharedTimes = 20                    // and at least this many times as long as the read took
 	sharedSlow  = 50 * time.Millisecond // a read that nobody is to wait for: its result may be twice as old
 	sharedLimit = 10 * time.Second      // how long a read may take
 )

@@ -77,7 +77,7 @@ export interface paths {
         };
         /**
          * List groups of failed and held orders
-         * @description Orders that failed, are held for attention, or are retried, grouped by step and cause; the one with the last error first, up to 200. Covers the newest 10000 orders of each kind. Groups are usually at most a second old; if they take long, a minute or two, and those that had not been read for long cover the newest 1000 orders, until all are read. Needs the role read.
+         * @description Orders that failed, are held for attention, or are retried, grouped by step and cause; the one with the last error first, up to 200. Covers the newest 10000 orders of each kind. Groups are usually at most a second old; if they take long, up to a minute, and those that had not been read for long cover the newest 1000 orders, until all are read. Needs the role read.
          */
         get: operations["listErrorGroups"];
         put?: never;
@@ -561,7 +561,7 @@ export interface paths {
         };
         /**
          * Get an overview of the service
-         * @description What is wrong or needs a person, orders by status and by what they wait for, the oldest unfinished order, the replicas, and the provider steps that they have called in the last minute. Replicas report every five seconds. Counts stop at 10000, or where more says so. They are usually at most a second old; if they take long, at is a minute or two ago, and those of orders that had not been counted for long stop at 1000 of each hold, until all are counted. Needs the role read.
+         * @description What is wrong or needs a person, orders by status and by what they wait for, the oldest unfinished order, the replicas, and the provider steps that they have called in the last minute. Replicas report every five seconds. Counts stop at 10000, or where more says so. They are usually at most a second old; if they take long, at is up to a minute ago, and those of orders that had not been counted for long stop at 1000 of each hold, until all are counted. Needs the role read.
          */
         get: operations["getOverview"];
         put?: never;
@@ -1918,7 +1918,7 @@ export interface components {
             hold: "retry" | "callback" | "scheduled" | "queued" | "approval" | "paused" | "attention";
             /**
              * Format: double
-             * @description The longest wait among the 100 oldest orders.
+             * @description The longest time since an entry of the history, as since the last attempt, among the 100 oldest orders.
              */
             longestSeconds: number;
             /** @description There may be more. */
@@ -1927,6 +1927,8 @@ export interface components {
             orders: number;
         };
         Incident: {
+            /** @description Of a webhook endpoint. */
+            description?: string;
             /**
              * @description With provider_failing, the code of the last failed call, or why there was no connection. Of a webhook endpoint, its last failure, or why it is disabled.
              * @example connection refused
@@ -1939,7 +1941,7 @@ export interface components {
             endpointId?: string;
             /**
              * Format: int64
-             * @description Of a webhook endpoint: as its undelivered.
+             * @description Of a webhook endpoint: events that it has not got yet, counted to 1000.
              */
             events?: number;
             /**
@@ -1948,11 +1950,11 @@ export interface components {
              */
             host?: string;
             /**
-             * @description provider_failing: the circuit breaker of a step is not closed; its orders continue by themselves. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint.
+             * @description provider_failing: the circuit breaker of a step is not closed, and orders wait for it or a call failed within half a minute; its orders continue by themselves. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. replica_lost: a replica has ended or lost the database without saying so; others take over its orders. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint.
              * @example provider_failing
              * @enum {string}
              */
-            kind: "provider_failing" | "overdue" | "attention" | "approval" | "webhook_failing" | "webhook_disabled";
+            kind: "provider_failing" | "overdue" | "attention" | "approval" | "replica_lost" | "webhook_failing" | "webhook_disabled";
             /** @description More orders may wait. */
             more: boolean;
             /**
@@ -1970,11 +1972,16 @@ export interface components {
              * @example retries_exhausted
              */
             reason?: string;
+            /**
+             * @description With replica_lost: its name.
+             * @example shop-1:4711
+             */
+            replica?: string;
             /** @description With provider_failing: of a charge with several routes. */
             route?: string;
             /**
              * Format: date-time
-             * @description When it began; with attention and approval, when the oldest order was created.
+             * @description When it began; with attention and approval, when the oldest order was created; with replica_lost, when it reported last.
              */
             since?: string;
             /**

@@ -32,7 +32,7 @@ func overviewCommand() *cobra.Command {
 var incidentRows = output.Columns[client.Incident]{
 	Titles: []any{"what", "of", "since", "orders", "amount", "detail"},
 	Of: func(i *client.Incident) []any {
-		of := cmp.Or(strings.TrimSpace(string(i.Step)+" "+i.Route), i.Reason, i.EndpointID)
+		of := cmp.Or(strings.TrimSpace(string(i.Step)+" "+i.Route), i.Reason, i.EndpointID, i.Replica)
 		return []any{i.Kind, dash(of), dash(moment(i.Since)), ordersOf(i), dash(totalsOf(i)), dash(detailOf(i))}
 	},
 }
@@ -40,6 +40,12 @@ var incidentRows = output.Columns[client.Incident]{
 // detailOf is what is known about the cause.
 func detailOf(i *client.Incident) string {
 	var parts []string
+	if i.Description != "" {
+		parts = append(parts, i.Description)
+	}
+	if i.Kind == client.IncidentKindReplicaLost {
+		parts = append(parts, "not heard of since; others take over its orders")
+	}
 	if i.Host != "" {
 		parts = append(parts, i.Host)
 	}
@@ -50,7 +56,11 @@ func detailOf(i *client.Incident) string {
 		parts = append(parts, fmt.Sprintf("policy %d", i.Policy))
 	}
 	if i.Events > 0 {
-		parts = append(parts, fmt.Sprintf("%d events undelivered", i.Events))
+		more := ""
+		if i.Events >= 1000 { // the API counts no further
+			more = "+"
+		}
+		parts = append(parts, fmt.Sprintf("%d%s events undelivered", i.Events, more))
 	}
 	return strings.Join(parts, ", ")
 }

@@ -231,6 +231,7 @@ function countTicked() {
     const orders = `${chosen.length.toLocaleString("en")} ${chosen.length === 1 ? "order" : "orders"}`;
     place.textContent = before && !chosen.length ? "" : before + orders;
     if (!before) place.closest("button").disabled = !chosen.length;
+    for (const title of main.querySelectorAll("h1[data-chosen]")) title.textContent = title.textContent.replace(/[\d,]+ orders?/, orders);
     for (const sum of main.querySelectorAll("[data-sum]")) sum.textContent = sumOf(chosen);
   }
 }
