@@ -307,7 +307,7 @@ func TestAfterTheSession(t *testing.T) {
 	s := setup(t)
 	s.token(t, "maria", access.Read)
 	eventually(t, "the service is closed", func() bool { return s.get(t, "/console/orders").status == 401 })
-	s.get(t, "/console").want(t, 401, "<h1>Sign in to Pawl</h1>", "You are not signed in.", "pawl token link NAME --url http://", "!another site", "!Overview")
+	s.get(t, "/console").want(t, 401, "<h1>Sign in to Pawl</h1>", "You are not signed in.", "!No credentials", "pawl token link NAME --url http://", "!another site", "!Overview")
 	s.get(t, "/console/orders", "Sec-Fetch-Site", "cross-site").want(t, 401, "You came from a page of another site.")
 	asked, _, _ := strings.Cut(s.get(t, "/console/orders?q=item:lamp").want(t, 401, "Open this page again").header.Get("Set-Cookie"), ";")
 	s.post(t, "/console/order/refund?id=o", url.Values{"amount": {"2.50"}, "reason": {`"><b>dent`}}).want(t, 401,

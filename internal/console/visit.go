@@ -230,6 +230,7 @@ type problemPage struct {
 	Retries   bool   // the browser loads the page again after a while
 	Elsewhere bool   // the person came from a page of another site: the session does not count
 	OrderID   string // the order that the page is about, or empty
+	Stranger  bool   // nothing was sent to sign in with, which the page says in other words
 }
 
 // showError shows a problem. Other errors mean that the API did not answer. Whoever is not signed in comes back to the
@@ -241,6 +242,7 @@ func (v *visit) showError(err error) {
 	}
 	from := v.r.Header.Get("Sec-Fetch-Site")
 	p := problemPage{Problem: problem, Elsewhere: from == "cross-site" || from == "same-site"}
+	p.Stranger = strings.HasPrefix(problem.Detail, "No credentials were sent")
 	if strings.HasPrefix(v.r.URL.Path, "/console/order/") {
 		p.OrderID = v.query("id")
 	}
