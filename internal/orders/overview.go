@@ -388,7 +388,7 @@ type result[T any] struct {
 
 const (
 	sharedFor   = time.Second           // how long a result is good, at least
-	sharedTimes = 20                    // and at least this many times as long as the read took
+	sharedTimes = 50                    // and at least this many times as long as the read took
 	sharedSlow  = 50 * time.Millisecond // a read that nobody is to wait for: its result may be twice as old
 	sharedLimit = 10 * time.Second      // how long a read may take
 )
