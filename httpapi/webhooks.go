@@ -27,21 +27,16 @@ type webhookEndpoints struct {
 }
 
 func (s *server) listWebhookEndpoints(ctx context.Context, _ *struct{}) (webhookEndpoints, error) {
-	all, err := s.endpoints(ctx)
-	return webhookEndpoints{append([]webhookEndpoint{}, all...)}, err
-}
-
-func (s *server) endpoints(ctx context.Context) ([]webhookEndpoint, error) {
 	rows, err := s.Webhooks.List(ctx)
 	if err != nil || len(rows) == 0 {
-		return nil, err
+		return webhookEndpoints{[]webhookEndpoint{}}, err
 	}
 	undelivered, err := s.Webhooks.Undelivered(ctx, orders.CountsMost, each(rows, func(e *db.WebhookEndpoint) int32 { return e.EndpointNo })...)
-	return each(rows, func(e *db.WebhookEndpoint) webhookEndpoint {
+	return webhookEndpoints{each(rows, func(e *db.WebhookEndpoint) webhookEndpoint {
 		out := webhookEndpointOf(e)
 		out.Undelivered = new(undelivered[e.EndpointNo])
 		return out
-	}), err
+	})}, err
 }
 
 var getWebhookEndpointOperation = failing(huma.Operation{

@@ -184,16 +184,9 @@ type Filter struct {
 	Currency               string
 	Charged                bool   // also if the charge was undone
 	Refunded               bool   // something of it was refunded, or its charge was undone
-	Refund                 string // RefundOpen or RefundFailed
-	Dispute                string // DisputeOpen, or the state of one of its disputes: won or lost
+	Refund                 string // open: one is neither done nor failed; failed: one failed, and none was requested since
+	Dispute                string // open, or the state of one of its disputes: won or lost
 }
-
-// Values of a Filter.
-const (
-	RefundOpen   = "open"   // a refund that was requested is neither done nor failed
-	RefundFailed = "failed" // a refund failed, and no other was requested since
-	DisputeOpen  = "open"
-)
 
 const (
 	// pageBytes is the size at which a page ends, even if more orders were requested.
