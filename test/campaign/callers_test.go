@@ -39,6 +39,7 @@ type callers struct {
 	open      []*order // to be asked again
 	answers   []answer
 	forgotten time.Time // what was asked before is not known any more
+	losing    bool      // an order that was stored may get lost; the other amount would then be stored in its place
 }
 
 func newCallers(t *testing.T, seed int, addresses func() []string) *callers {
@@ -67,7 +68,7 @@ func (c *callers) one(ctx context.Context, d dice, name string) {
 	switch known := c.any(d); {
 	case known != nil && d.chance(10):
 		c.send(ctx, d, known, "order again")
-	case known != nil && d.chance(5):
+	case known != nil && d.chance(5) && !c.isLosing():
 		c.send(ctx, d, known, "other amount")
 	case known != nil && d.chance(5):
 		c.send(ctx, d, known, "read")
@@ -161,10 +162,23 @@ func (c *callers) record(a *answer, o *order) {
 func (c *callers) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.forgotten, c.answers, c.open = time.Now(), nil, slices.Clone(c.orders)
+	c.forgotten, c.answers, c.open, c.losing = time.Now(), nil, slices.Clone(c.orders), false
 	for _, o := range c.orders {
 		o.stored, o.final = false, false
 	}
+}
+
+// lose announces that what is answered from now on may get lost, until forget.
+func (c *callers) lose() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.losing = true
+}
+
+func (c *callers) isLosing() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.losing
 }
 
 // any is an order that the service has confirmed to be stored.

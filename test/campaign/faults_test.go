@@ -354,6 +354,7 @@ func (f *field) promote() {
 // primary has done in that while is lost, and was answered. The callers send all orders again.
 func loseCommits(ctx context.Context, f *field) {
 	pause(ctx, f.limit/3)
+	f.callers.lose()
 	f.replication.swallow()
 	pause(ctx, f.limit/3)
 	const known = "SELECT count(*) FROM books.orders"

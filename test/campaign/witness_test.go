@@ -92,7 +92,7 @@ func (w *witness) page(ctx context.Context, after string, into map[string]string
 // toldLost reports whether a reader who continues after an event hears that it was lost with its database. For a moment
 // after a failover, a replica may still tell what it has in memory.
 func (w *witness) toldLost(ctx context.Context, cursor string) bool {
-	return !w.since.IsZero() && w.repeat(ctx, call{method: http.MethodGet, path: "/api/events?limit=1&after=" + cursor}).code == "cursor_expired"
+	return !w.since.IsZero() && w.repeat(ctx, call{method: http.MethodGet, path: "/api/events?limit=1&after=" + cursor}).code == "410 cursor_expired"
 }
 
 // told is a row of a history as an event has it.
