@@ -232,7 +232,8 @@ Targets: pawl, baseline, earlier (the binary of --against), provider
 with a stored policy that is {}), token (the service, which requires a token),
 keyed (the service, each order with an Idempotency-Key), stream (the service, with
 1,024 orders of one request sent and not answered, whatever the callers), forgotten and forgetting
-(of --forgotten). Compared with each other if
+(of --forgotten), and troubled (of --remote: beside 600 orders for routes whose
+provider is slow or broken). Compared with each other if
 measured together: --only pawl,token. Flags:
 `
 

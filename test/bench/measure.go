@@ -73,6 +73,11 @@ func (r run) measure(ctx context.Context) (result, error) {
 func (r run) drive(ctx context.Context, replicas []*server, out *result) (load.Outcome, error) {
 	s := replicas[0]
 	var err error
+	if r.Target == troubledName {
+		if err := s.trouble(ctx); err != nil {
+			return load.Outcome{}, err
+		}
+	}
 	if out.Stored, err = r.database.lastOrder(ctx); err != nil {
 		return load.Outcome{}, err
 	}
