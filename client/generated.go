@@ -3002,15 +3002,30 @@ type VerificationMoved struct {
 	// Currency Examples: USD
 	Currency string `json:"currency"`
 
+	// Left captured - undone - refunded - lost
+	//
+	// Examples: 90.00
+	Left string `json:"left"`
+
+	// Lost Lost in disputes, which counts from when they were lost.
+	//
+	// Examples: 0.00
+	Lost string `json:"lost"`
+
 	// Period A day or a month, in UTC.
 	//
 	// Examples: 2026-11-26
 	Period string `json:"period"`
 
-	// Refunded Given back, by refunds and undone charges.
+	// Refunded Given back, by requested refunds.
 	//
 	// Examples: 9.99
 	Refunded string `json:"refunded"`
+
+	// Undone Given back, because the order did not complete.
+	//
+	// Examples: 0.00
+	Undone string `json:"undone"`
 }
 
 // VerificationOffender defines model for VerificationOffender.
@@ -3044,7 +3059,7 @@ type VerificationReport struct {
 	// Months The same by month.
 	Months []VerificationMoved `json:"months"`
 
-	// Movements What was captured and refunded on each day (UTC), whenever the orders were placed, newest first; up to 400. In each currency, the sum of all that was captured less what was refunded is what is kept.
+	// Movements What moved on each day (UTC), whenever the orders were placed, newest first; up to 400. In each currency, the sum of what is left, before what was lost in disputes, is what is kept.
 	Movements []VerificationMoved `json:"movements"`
 
 	// Number Of the verification.

@@ -302,9 +302,9 @@ WITH rows AS (
     (SELECT coalesce(sum(t.orders), 0) AS orders FROM pawl.forgotten_sums AS t) AS s
   UNION ALL
   SELECT NULL, coalesce(k.currency, g.currency), 0, CASE WHEN coalesce(k.kept, 0) <> coalesce(g.moved, 0)
-    THEN 'kept ' || coalesce(k.kept, 0) || ', captured less refunded by day ' || coalesce(g.moved, 0) END
+    THEN 'kept ' || coalesce(k.kept, 0) || ', captured less undone and refunded by day ' || coalesce(g.moved, 0) END
   FROM (SELECT t.currency::text AS currency, sum(t.kept) AS kept FROM pawl.forgotten_sums AS t GROUP BY 1) AS k
-  FULL JOIN (SELECT m.currency, sum(m.captured - m.refunded) AS moved FROM pawl.forgotten_movements AS m GROUP BY 1) AS g ON g.currency = k.currency
+  FULL JOIN (SELECT m.currency, sum(m.captured - m.refunded - m.undone) AS moved FROM pawl.forgotten_movements AS m GROUP BY 1) AS g ON g.currency = k.currency
 )
 SELECT coalesce(sum(j.orders), 0)::bigint AS checked, count(j.fault) AS violations,
   coalesce((array_agg(j.id ORDER BY j.placed_on, j.id) FILTER (WHERE j.fault IS NOT NULL))[1:$1::integer], '{}')::text[] AS offenders,
@@ -334,7 +334,8 @@ func (q *Queries) VerifyForgotten(ctx context.Context, most int32) (VerifyForgot
 }
 
 const verifyForgottenMovements = `-- name: VerifyForgottenMovements :many
-SELECT m.day::text AS day, m.currency, m.captured::text AS captured, m.refunded::text AS refunded FROM pawl.forgotten_movements AS m ORDER BY m.day, m.currency
+SELECT m.day::text AS day, m.currency, m.captured::text AS captured, m.refunded::text AS refunded, m.undone::text AS undone, m.lost::text AS lost
+FROM pawl.forgotten_movements AS m ORDER BY m.day, m.currency
 `
 
 type VerifyForgottenMovementsRow struct {
@@ -342,6 +343,8 @@ type VerifyForgottenMovementsRow struct {
 	Currency string
 	Captured string
 	Refunded string
+	Undone   string
+	Lost     string
 }
 
 func (q *Queries) VerifyForgottenMovements(ctx context.Context) ([]VerifyForgottenMovementsRow, error) {
@@ -358,6 +361,8 @@ func (q *Queries) VerifyForgottenMovements(ctx context.Context) ([]VerifyForgott
 			&i.Currency,
 			&i.Captured,
 			&i.Refunded,
+			&i.Undone,
+			&i.Lost,
 		); err != nil {
 			return nil, err
 		}
@@ -656,7 +661,10 @@ func (q *Queries) VerifyMoney(ctx context.Context, arg VerifyMoneyParams) ([]Ver
 }
 
 const verifyMovements = `-- name: VerifyMovements :many
-SELECT (m.at AT TIME ZONE 'UTC')::date::text AS day, m.currency, sum(m.captured)::text AS captured, (0 * sum(m.captured) + sum(m.refunded))::text AS refunded
+SELECT (m.at AT TIME ZONE 'UTC')::date::text AS day, m.currency, sum(greatest(m.amount, 0 * m.amount))::text AS captured,
+  (- sum(CASE WHEN m.kind = 'refund' THEN m.amount ELSE 0 * m.amount END))::text AS refunded,
+  (- sum(CASE WHEN m.kind = 'undo' THEN m.amount ELSE 0 * m.amount END))::text AS undone,
+  (- sum(CASE WHEN m.kind = 'dispute_lost' THEN m.amount ELSE 0 * m.amount END))::text AS lost
 FROM pawl.movements AS m WHERE m.order_no BETWEEN $1 AND $2 GROUP BY 1, 2 ORDER BY 1, 2
 `
 
@@ -670,10 +678,12 @@ type VerifyMovementsRow struct {
 	Currency string
 	Captured string
 	Refunded string
+	Undone   string
+	Lost     string
 }
 
-// Returns what was captured and refunded by currency and by the day (UTC) on which it moved, whenever the order was
-// placed. In every currency, the difference is what VerifyMoney says is kept.
+// Returns what moved by currency and by the day (UTC) on which it moved, whenever the order was placed. In every
+// currency, what was captured and neither undone nor refunded is what VerifyMoney says is kept.
 func (q *Queries) VerifyMovements(ctx context.Context, arg VerifyMovementsParams) ([]VerifyMovementsRow, error) {
 	rows, err := q.db.Query(ctx, verifyMovements, arg.First, arg.Last)
 	if err != nil {
@@ -688,6 +698,8 @@ func (q *Queries) VerifyMovements(ctx context.Context, arg VerifyMovementsParams
 			&i.Currency,
 			&i.Captured,
 			&i.Refunded,
+			&i.Undone,
+			&i.Lost,
 		); err != nil {
 			return nil, err
 		}

@@ -30,7 +30,7 @@ var csvTables = map[string]csvTable{
 		map[string][]string{"movements": movedColumns, "months": movedColumns}},
 }
 
-var movedColumns = []string{"period", "currency", "captured", "refunded"}
+var movedColumns = []string{"period", "currency", "captured", "undone", "refunded", "lost", "left"}
 
 // csvFormat documents the format of an answer.
 type csvFormat string

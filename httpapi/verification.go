@@ -188,7 +188,7 @@ type verificationReport struct {
 	Orders     map[string]int64    `json:"orders" doc:"Number of orders by status."`
 	Money      []VerificationMoney `json:"money" nullable:"false" doc:"What was charged and refunded, by currency."`
 	Days       []verificationDay   `json:"days" nullable:"false" doc:"The same by the day (UTC) on which the orders were placed, newest first; up to 400."`
-	Movements  []verificationMoved `json:"movements" nullable:"false" doc:"What was captured and refunded on each day (UTC), whenever the orders were placed, newest first; up to 400. In each currency, the sum of all that was captured less what was refunded is what is kept."`
+	Movements  []verificationMoved `json:"movements" nullable:"false" doc:"What moved on each day (UTC), whenever the orders were placed, newest first; up to 400. In each currency, the sum of what is left, before what was lost in disputes, is what is kept."`
 	Months     []verificationMoved `json:"months" nullable:"false" doc:"The same by month."`
 	Steps      []verificationStep  `json:"steps,omitempty" nullable:"false" doc:"The comparison with providers, by step. Absent if the books were not compared."`
 }
@@ -237,7 +237,10 @@ type verificationMoved struct {
 	Period   string `json:"period" doc:"A day or a month, in UTC." example:"2026-11-26"`
 	Currency string `json:"currency" example:"USD"`
 	Captured string `json:"captured" doc:"Taken, by charges and captures. An authorization takes nothing." example:"99.99"`
-	Refunded string `json:"refunded" doc:"Given back, by refunds and undone charges." example:"9.99"`
+	Undone   string `json:"undone" doc:"Given back, because the order did not complete." example:"0.00"`
+	Refunded string `json:"refunded" doc:"Given back, by requested refunds." example:"9.99"`
+	Lost     string `json:"lost" doc:"Lost in disputes, which counts from when they were lost." example:"0.00"`
+	Left     string `json:"left" doc:"captured - undone - refunded - lost" example:"90.00"`
 }
 
 // verificationStep is the comparison of one step with its provider.
@@ -258,7 +261,11 @@ func verificationReportOf(r *books.StoredReport) verificationReport {
 	}
 }
 
-func movedOf(m *books.Movement) verificationMoved { return verificationMoved(*m) }
+// movedOf also reads reports of older releases: their refunded has what was undone.
+func movedOf(m *books.Movement) verificationMoved {
+	m.Undone, m.Lost = cmp.Or(m.Undone, "0.00"), cmp.Or(m.Lost, "0.00")
+	return verificationMoved{m.Period, m.Currency, m.Captured, m.Undone, m.Refunded, m.Lost, m.Left()}
+}
 
 func stepOf(s *books.ProviderStep) verificationStep { return verificationStep(*s) }
 

@@ -323,16 +323,21 @@ CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.charge_operations FOR EACH
 CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.inventory FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
 CREATE TRIGGER kept BEFORE UPDATE OR DELETE OR TRUNCATE ON pawl.stock_movements FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
 
--- When money moved: what was captured, and what was refunded. An authorization moves none, nor does its end.
+-- When money moved, and how much: what went back is negative. An authorization moves none, nor does its end. A lost
+-- dispute counts from when it was lost, and its money was moved by the provider.
 CREATE VIEW pawl.movements AS
-SELECT c.order_no, c.currency, CASE WHEN c.capture IS NULL THEN c.created_at ELSE c.captured_at END AS at, c.amount::numeric AS captured, 0::numeric AS refunded
+SELECT c.order_no, c.currency, CASE WHEN c.capture IS NULL THEN c.created_at ELSE c.captured_at END AS at, 'charge'::text AS kind,
+  c.amount::numeric AS amount, c.reference
 FROM pawl.charges AS c WHERE c.capture IS NULL OR c.captured_at IS NOT NULL
 UNION ALL
-SELECT c.order_no, c.currency, c.refunded_at, 0, c.amount::numeric
+SELECT c.order_no, c.currency, c.refunded_at, 'undo', - c.amount::numeric,
+  (SELECT f.reference FROM pawl.charge_operations AS f WHERE f.order_no = c.order_no AND f.generation = c.generation AND f.number = 0)
 FROM pawl.charges AS c WHERE c.refunded_at IS NOT NULL AND (c.capture IS NULL OR c.captured_at IS NOT NULL)
 UNION ALL
-SELECT f.order_no, f.currency, coalesce(f.finished_at, f.created_at), CASE WHEN f.kind = 'capture' THEN f.amount ELSE 0 END, CASE WHEN f.kind = 'refund' THEN f.amount ELSE 0 END
-FROM pawl.charge_operations AS f WHERE f.number > 0 AND f.state = 'done' AND f.kind <> 'void';
+SELECT f.order_no, f.currency, coalesce(f.finished_at, f.created_at), f.kind::text, CASE WHEN f.kind = 'refund' THEN - f.amount::numeric ELSE f.amount::numeric END, f.reference
+FROM pawl.charge_operations AS f WHERE f.number > 0 AND f.state = 'done' AND f.kind <> 'void'
+UNION ALL
+SELECT d.order_no, d.currency, d.at, 'dispute_lost', - d.amount::numeric, d.reference FROM pawl.disputes AS d WHERE d.state = 'lost';
 
 -- An order as the service reads it: its row, the effects and undos of its generation, and the operations of its
 -- charge that were requested.

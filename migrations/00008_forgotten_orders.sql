@@ -31,7 +31,9 @@ CREATE TABLE pawl.forgotten_movements (
   day      date NOT NULL,
   currency text COLLATE "C" NOT NULL,
   captured numeric NOT NULL,
-  refunded numeric NOT NULL,
+  refunded numeric NOT NULL,              -- on request
+  undone   numeric NOT NULL,
+  lost     numeric NOT NULL,              -- in disputes
   CONSTRAINT forgotten_movements_pkey PRIMARY KEY (day, currency)
 );
 
@@ -288,10 +290,12 @@ BEGIN
       FROM entries AS a GROUP BY a.sum_no) AS e
     WHERE s.sum_no = e.sum_no
   ), moved AS (
-    INSERT INTO pawl.forgotten_movements AS k (day, currency, captured, refunded)
-    SELECT (m.at AT TIME ZONE 'UTC')::date, m.currency, sum(m.captured), sum(m.refunded)
+    INSERT INTO pawl.forgotten_movements AS k (day, currency, captured, refunded, undone, lost)
+    SELECT (m.at AT TIME ZONE 'UTC')::date, m.currency, sum(greatest(m.amount, 0 * m.amount)), - sum(CASE WHEN m.kind = 'refund' THEN m.amount ELSE 0 * m.amount END),
+      - sum(CASE WHEN m.kind = 'undo' THEN m.amount ELSE 0 * m.amount END), - sum(CASE WHEN m.kind = 'dispute_lost' THEN m.amount ELSE 0 * m.amount END)
     FROM pawl.movements AS m WHERE m.order_no = ANY(ARRAY(SELECT g.order_no FROM forgotten AS g)) GROUP BY 1, 2 ORDER BY 1, 2
-    ON CONFLICT (day, currency) DO UPDATE SET captured = k.captured + excluded.captured, refunded = k.refunded + excluded.refunded
+    ON CONFLICT (day, currency) DO UPDATE SET captured = k.captured + excluded.captured, refunded = k.refunded + excluded.refunded,
+      undone = k.undone + excluded.undone, lost = k.lost + excluded.lost
   )
   UPDATE pawl.forgotten_batches AS b SET orders = (SELECT count(*) FROM forgotten), others = cardinality(gone) - (SELECT count(*) FROM forgotten)
   WHERE b.batch_no = batch;

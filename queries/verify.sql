@@ -373,9 +373,12 @@ SELECT coalesce(e.day::text, '')::text AS day, e.currency, sum(e.orders)::bigint
 FROM entries AS e GROUP BY e.day, e.currency ORDER BY e.day, e.currency;
 
 -- name: VerifyMovements :many
--- Returns what was captured and refunded by currency and by the day (UTC) on which it moved, whenever the order was
--- placed. In every currency, the difference is what VerifyMoney says is kept.
-SELECT (m.at AT TIME ZONE 'UTC')::date::text AS day, m.currency, sum(m.captured)::text AS captured, (0 * sum(m.captured) + sum(m.refunded))::text AS refunded
+-- Returns what moved by currency and by the day (UTC) on which it moved, whenever the order was placed. In every
+-- currency, what was captured and neither undone nor refunded is what VerifyMoney says is kept.
+SELECT (m.at AT TIME ZONE 'UTC')::date::text AS day, m.currency, sum(greatest(m.amount, 0 * m.amount))::text AS captured,
+  (- sum(CASE WHEN m.kind = 'refund' THEN m.amount ELSE 0 * m.amount END))::text AS refunded,
+  (- sum(CASE WHEN m.kind = 'undo' THEN m.amount ELSE 0 * m.amount END))::text AS undone,
+  (- sum(CASE WHEN m.kind = 'dispute_lost' THEN m.amount ELSE 0 * m.amount END))::text AS lost
 FROM pawl.movements AS m WHERE m.order_no BETWEEN @first AND @last GROUP BY 1, 2 ORDER BY 1, 2;
 
 -- name: VerifyOrphans :one
@@ -494,9 +497,9 @@ WITH rows AS (
     (SELECT coalesce(sum(t.orders), 0) AS orders FROM pawl.forgotten_sums AS t) AS s
   UNION ALL
   SELECT NULL, coalesce(k.currency, g.currency), 0, CASE WHEN coalesce(k.kept, 0) <> coalesce(g.moved, 0)
-    THEN 'kept ' || coalesce(k.kept, 0) || ', captured less refunded by day ' || coalesce(g.moved, 0) END
+    THEN 'kept ' || coalesce(k.kept, 0) || ', captured less undone and refunded by day ' || coalesce(g.moved, 0) END
   FROM (SELECT t.currency::text AS currency, sum(t.kept) AS kept FROM pawl.forgotten_sums AS t GROUP BY 1) AS k
-  FULL JOIN (SELECT m.currency, sum(m.captured - m.refunded) AS moved FROM pawl.forgotten_movements AS m GROUP BY 1) AS g ON g.currency = k.currency
+  FULL JOIN (SELECT m.currency, sum(m.captured - m.refunded - m.undone) AS moved FROM pawl.forgotten_movements AS m GROUP BY 1) AS g ON g.currency = k.currency
 )
 SELECT coalesce(sum(j.orders), 0)::bigint AS checked, count(j.fault) AS violations,
   coalesce((array_agg(j.id ORDER BY j.placed_on, j.id) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS offenders,
@@ -510,7 +513,8 @@ SELECT s.placed_on::text AS day, s.status, s.currency, sum(s.orders)::bigint AS 
 FROM pawl.forgotten_sums AS s WHERE s.orders > 0 GROUP BY s.placed_on, s.status, s.currency ORDER BY s.placed_on, s.currency, s.status;
 
 -- name: VerifyForgottenMovements :many
-SELECT m.day::text AS day, m.currency, m.captured::text AS captured, m.refunded::text AS refunded FROM pawl.forgotten_movements AS m ORDER BY m.day, m.currency;
+SELECT m.day::text AS day, m.currency, m.captured::text AS captured, m.refunded::text AS refunded, m.undone::text AS undone, m.lost::text AS lost
+FROM pawl.forgotten_movements AS m ORDER BY m.day, m.currency;
 
 -- name: VerifyItemsEnd :one
 -- Returns the last item of the next range, after a number of items or reservations. Empty: both have fewer.

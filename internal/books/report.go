@@ -40,7 +40,14 @@ type Movement struct {
 	Period   string `json:"period"` // a day such as 2026-11-26, or a month such as 2026-11, in UTC
 	Currency string `json:"currency"`
 	Captured string `json:"captured"`
-	Refunded string `json:"refunded"`
+	Undone   string `json:"undone"`   // charges that were undone, because their orders did not complete
+	Refunded string `json:"refunded"` // on request
+	Lost     string `json:"lost"`     // in disputes, when they were lost
+}
+
+// Left is what is left of a movement: Captured - Undone - Refunded - Lost.
+func (m *Movement) Left() string {
+	return plus(m.Captured, "-"+plus(m.Undone, plus(m.Refunded, m.Lost)))
 }
 
 // maxDays limits the days of a report.
@@ -256,16 +263,18 @@ func (l *ledger) sum(day string, m Money) {
 }
 
 // move adds to the day on which money moved, and to its month.
-func (l *ledger) move(day, currency, captured, refunded string) {
+func (l *ledger) move(more Movement) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, period := range []string{day, day[:len("2026-11")]} {
-		m, found := l.moved[[2]string{period, currency}]
+	for _, period := range []string{more.Period, more.Period[:len("2026-11")]} {
+		key := [2]string{period, more.Currency}
+		m, found := l.moved[key]
 		if !found {
-			m = Movement{period, currency, "0", "0"}
+			m = Movement{period, more.Currency, "0", "0", "0", "0"}
 		}
-		m.Captured, m.Refunded = plus(m.Captured, captured), plus(m.Refunded, refunded)
-		l.moved[[2]string{period, currency}] = m
+		m.Captured, m.Undone = plus(m.Captured, more.Captured), plus(m.Undone, more.Undone)
+		m.Refunded, m.Lost = plus(m.Refunded, more.Refunded), plus(m.Lost, more.Lost)
+		l.moved[key] = m
 	}
 }
 

@@ -193,7 +193,7 @@ func (v *verifier) whole(ctx context.Context) error {
 		return fmt.Errorf("read movements of forgotten orders: %w", err)
 	}
 	for _, m := range moved {
-		v.ledger.move(m.Day, m.Currency, m.Captured, m.Refunded)
+		v.ledger.move(Movement{m.Day, m.Currency, m.Captured, m.Undone, m.Refunded, m.Lost})
 	}
 	due, err := read(ctx, q.VerifyStuck, db.VerifyStuckParams{Most: most, StuckSeconds: v.opt.StuckAfter.Seconds()})
 	return v.ledger.enter(stuck, finding(due), err)
@@ -368,7 +368,7 @@ func proveMovements(ctx context.Context, q *db.Queries, r span, l *ledger) error
 		return fmt.Errorf("add up movements: %w", err)
 	}
 	for _, m := range rows {
-		l.move(m.Day, m.Currency, m.Captured, m.Refunded)
+		l.move(Movement{m.Day, m.Currency, m.Captured, m.Undone, m.Refunded, m.Lost})
 	}
 	return nil
 }

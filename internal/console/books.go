@@ -71,6 +71,33 @@ func (v *visit) showBooks() error {
 	return v.show("books", page{Title: "Books", Data: p})
 }
 
+// Sums adds up movements, by currency; nil if there is nothing to add, or some are missing.
+func (p booksPage) Sums(list []client.VerificationMoved) (sums []client.VerificationMoved) {
+	for _, m := range list {
+		i := slices.IndexFunc(sums, func(s client.VerificationMoved) bool { return s.Currency == m.Currency })
+		if i < 0 {
+			m.Period = "Sum"
+			sums = append(sums, m)
+			continue
+		}
+		s := &sums[i]
+		for sum, more := range map[*string]string{&s.Captured: m.Captured, &s.Undone: m.Undone, &s.Refunded: m.Refunded, &s.Lost: m.Lost, &s.Left: m.Left} {
+			total, err := parsed(*sum).Add(parsed(more))
+			if err != nil {
+				return nil // more digits than any real sum has
+			}
+			*sum = total.String()
+		}
+	}
+	if len(sums) == len(list) || len(list) == movementsInReport {
+		return nil
+	}
+	return sums
+}
+
+// movementsInReport is how many days or months a report has at most.
+const movementsInReport = 400
+
 // OfDay is the search for the orders of a day in a currency; empty if no list adds up to its figures.
 func (p booksPage) OfDay(d client.VerificationDay) string {
 	orders, forgotten := int64(0), int64(0)

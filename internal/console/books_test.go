@@ -1,6 +1,7 @@
 package console_test
 
 import (
+	"cmp"
 	"encoding/csv"
 	"fmt"
 	"html"
@@ -69,7 +70,7 @@ func TestFiguresAddUp(t *testing.T) {
 	assert.NoError(t, err)
 	assert.Equal(t, len(rowsOf(t, text)), len(report.Months))
 
-	page, links := s.get(t, "/console/books").want(t, 200, "The books are right"), 0
+	page, links := s.get(t, "/console/books").want(t, 200, "The books are right", `<th scope="row" class="nowrap">Sum<td>USD<td class="number" data-label="Captured:">86.85`), 0
 	row, cell := regexp.MustCompile(`(?s)<tr><th scope="row"[^>]*>([^<]*)(?:<td>(\w+))?<td class="number" data-label="Orders:">.*?</tr>`),
 		regexp.MustCompile(`data-label="([^"]*)"><a href="([^"]*)">([^<]*)</a>`)
 	for _, found := range row.FindAllStringSubmatch(page.body, -1) {
@@ -106,26 +107,30 @@ func TestFiguresAddUp(t *testing.T) {
 func checkMovements(t *testing.T, report client.VerificationReport) {
 	t.Helper()
 	var days []string
-	kept := map[string]*big.Rat{"USD": new(big.Rat), "EUR": new(big.Rat)}
+	kept, left := map[string]*big.Rat{"USD": new(big.Rat), "EUR": new(big.Rat)}, map[string]*big.Rat{"USD": new(big.Rat), "EUR": new(big.Rat)}
 	for _, list := range [][]client.VerificationMoved{report.Movements, report.Months} {
 		for _, m := range list {
 			kept[m.Currency].Add(kept[m.Currency], amountOf(m.Captured))
 			kept[m.Currency].Sub(kept[m.Currency], amountOf(m.Refunded))
+			kept[m.Currency].Sub(kept[m.Currency], amountOf(m.Undone))
+			left[m.Currency].Add(left[m.Currency], amountOf(m.Left))
+			left[m.Currency].Add(left[m.Currency], amountOf(m.Lost))
 		}
 	}
 	for _, m := range report.Movements {
-		days = append(days, m.Currency+" "+m.Captured+" "+m.Refunded)
+		days = append(days, m.Currency+" "+m.Captured+" "+m.Undone+" "+m.Refunded+" "+m.Lost+" "+m.Left)
 	}
-	assert.Equal(t, strings.Join(days, ", "), "EUR 3.10 0.00, USD 42.60 18.25, USD 44.25 0.00")
+	assert.Equal(t, strings.Join(days, ", "), "EUR 3.10 0.00 0.00 0.00 3.10, USD 42.60 10.75 7.50 1.00 23.35, USD 44.25 0.00 0.00 0.00 44.25")
 	for _, money := range report.Money {
-		if twice := new(big.Rat).Mul(amountOf(money.Kept), big.NewRat(2, 1)); kept[money.Currency].Cmp(twice) != 0 {
-			t.Errorf("%s kept, by days and months %s", money.Kept, kept[money.Currency].FloatString(2))
+		twice := new(big.Rat).Mul(amountOf(money.Kept), big.NewRat(2, 1))
+		if kept[money.Currency].Cmp(twice) != 0 || left[money.Currency].Cmp(twice) != 0 {
+			t.Errorf("%s kept, by days and months %s, left and lost %s", money.Kept, kept[money.Currency].FloatString(2), left[money.Currency].FloatString(2))
 		}
 	}
 }
 
 func amountOf(text string) *big.Rat {
-	sum, ok := new(big.Rat).SetString("0" + text)
+	sum, ok := new(big.Rat).SetString(cmp.Or(text, "0"))
 	if !ok {
 		panic(text)
 	}

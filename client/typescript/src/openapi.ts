@@ -3406,15 +3406,30 @@ export interface components {
             /** @example USD */
             currency: string;
             /**
+             * @description captured - undone - refunded - lost
+             * @example 90.00
+             */
+            left: string;
+            /**
+             * @description Lost in disputes, which counts from when they were lost.
+             * @example 0.00
+             */
+            lost: string;
+            /**
              * @description A day or a month, in UTC.
              * @example 2026-11-26
              */
             period: string;
             /**
-             * @description Given back, by refunds and undone charges.
+             * @description Given back, by requested refunds.
              * @example 9.99
              */
             refunded: string;
+            /**
+             * @description Given back, because the order did not complete.
+             * @example 0.00
+             */
+            undone: string;
         };
         VerificationOffender: {
             /**
@@ -3439,7 +3454,7 @@ export interface components {
             money: components["schemas"]["VerificationMoney"][];
             /** @description The same by month. */
             months: components["schemas"]["VerificationMoved"][];
-            /** @description What was captured and refunded on each day (UTC), whenever the orders were placed, newest first; up to 400. In each currency, the sum of all that was captured less what was refunded is what is kept. */
+            /** @description What moved on each day (UTC), whenever the orders were placed, newest first; up to 400. In each currency, the sum of what is left, before what was lost in disputes, is what is kept. */
             movements: components["schemas"]["VerificationMoved"][];
             /**
              * Format: int64

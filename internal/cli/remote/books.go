@@ -100,8 +100,10 @@ var comparisonRows = output.Columns[client.Comparison]{
 }
 
 var movedRows = output.Columns[client.VerificationMoved]{
-	Titles: []any{"period", "currency", "captured", "refunded"},
-	Of:     func(m *client.VerificationMoved) []any { return []any{m.Period, m.Currency, m.Captured, m.Refunded} },
+	Titles: []any{"period", "currency", "captured", "undone", "refunded", "lost", "left"},
+	Of: func(m *client.VerificationMoved) []any {
+		return []any{m.Period, m.Currency, m.Captured, m.Undone, m.Refunded, m.Lost, m.Left}
+	},
 }
 
 var dayRows = output.Columns[client.VerificationDay]{
