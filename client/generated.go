@@ -1246,6 +1246,9 @@ type ErrorGroup struct {
 	// LastAt When the last order failed or was held.
 	LastAt time.Time `json:"lastAt"`
 
+	// LastMinute Of orders: those that failed in the last minute, or are held and were created in it.
+	LastMinute int64 `json:"lastMinute"`
+
 	// More More orders may be in the group.
 	More   bool  `json:"more"`
 	Orders int64 `json:"orders"`
@@ -1255,6 +1258,9 @@ type ErrorGroup struct {
 
 	// Step The step that failed or is held.
 	Step ErrorGroupStep `json:"step,omitempty,omitzero"`
+
+	// Totals These orders, by currency.
+	Totals []CurrencyTotal `json:"totals"`
 }
 
 // ErrorGroupHold Absent if the orders failed.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -215,8 +216,15 @@ func (p *callPool) noteFailure(result provider.Result) {
 	if answer.Code == "connection_failed" { // whose detail is ours, and ends with the cause
 		answer.Code = answer.Detail[strings.LastIndex(answer.Detail, ": ")+1:]
 	}
-	p.failure.Store(new(strings.TrimSpace(answer.Code)))
+	code := strings.TrimSpace(answer.Code)
+	if status := statusOfAnswer.FindStringSubmatch(answer.Detail); status != nil { // with a code of the provider, too
+		code = strings.TrimSpace(status[0] + " " + strings.TrimPrefix(code, "http_"+status[1]))
+	}
+	p.failure.Store(&code)
 }
+
+// statusOfAnswer is how the detail of an answer that is no success begins.
+var statusOfAnswer = regexp.MustCompile(`^HTTP ([0-9]{3})\b`)
 
 // openFor is how much longer the circuit breaker is open; 0 while the call that it lets through is under way.
 func (p *callPool) openFor() time.Duration {

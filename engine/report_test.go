@@ -29,7 +29,7 @@ charge: {executor: simulator, url: SIM, retry: {initial: 30m, cap: 30m}, breaker
 	})
 	step, group := v.Steps[0], v.Groups[0]
 	if step.Policy != version || step.Step != fsm.Charge || step.FailingSince == nil ||
-		!strings.HasPrefix(step.Host, "127.0.0.1:") || step.Failure != "error" || poolOf(shows, version, fsm.Charge).Step != "" {
+		!strings.HasPrefix(step.Host, "127.0.0.1:") || step.Failure != "HTTP 500 error" || poolOf(shows, version, fsm.Charge).Step != "" {
 		t.Errorf("%+v", step)
 	}
 	if group.Status != fsm.Charging || group.Hold != "retry" || group.Orders != 1 || group.Amount != "99.99" || group.Currency != "USD" {

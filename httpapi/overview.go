@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -132,6 +133,9 @@ type errorGroup struct {
 	FirstAt time.Time  `json:"firstAt" doc:"When the first order failed or was held."`
 	LastAt  time.Time  `json:"lastAt" doc:"When the last order failed or was held."`
 	Example orderError `json:"example" doc:"The newest order."`
+
+	LastMinute int64           `json:"lastMinute" doc:"Of orders: those that failed in the last minute, or are held and were created in it."`
+	Totals     []currencyTotal `json:"totals" nullable:"false" doc:"These orders, by currency."`
 }
 
 type orderError struct {
@@ -141,9 +145,27 @@ type orderError struct {
 
 func (s *server) listErrorGroups(ctx context.Context, _ *struct{}) (errorGroups, error) {
 	found, err := s.engine.Orders.ErrorGroups(ctx)
-	return errorGroups{each(found.Groups, errorGroupOf), found.More}, err
+	out := errorGroups{Groups: []errorGroup{}, More: found.More}
+	for i := range found.Groups {
+		of := &found.Groups[i]
+		at := slices.IndexFunc(out.Groups, func(g errorGroup) bool {
+			return g.Status == state(of.Status) && g.Hold == of.Hold && g.Step == string(of.Step) && g.Code == of.Code
+		})
+		if at < 0 {
+			at = len(out.Groups)
+			out.Groups = append(out.Groups, errorGroup{Status: state(of.Status), Hold: of.Hold, Step: string(of.Step), Code: of.Code,
+				FirstAt: of.First, LastAt: of.Last, Example: orderError{of.Example, of.Detail}})
+		}
+		out.Groups[at].add(of)
+	}
+	return out, err
 }
 
-func errorGroupOf(g *orders.ErrorGroup) errorGroup {
-	return errorGroup{state(g.Status), g.Hold, string(g.Step), g.Code, g.Orders, g.More, g.First, g.Last, orderError{g.Example, g.Detail}}
+// add adds the orders of a currency. Those with the newest error come first.
+func (g *errorGroup) add(of *orders.ErrorGroup) {
+	g.Orders, g.LastMinute, g.More = g.Orders+of.Orders, g.LastMinute+of.Recent, g.More || of.More
+	if of.First.Before(g.FirstAt) {
+		g.FirstAt = of.First
+	}
+	g.Totals = addAmount(g.Totals, currencyTotal{Currency: of.Currency, Orders: int(of.Orders), Amount: of.Amount})
 }

@@ -3,7 +3,6 @@ package console
 import (
 	"fmt"
 	"html/template"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -163,67 +162,3 @@ func duration(seconds float64) string {
 }
 
 func holdURL(hold string) string { return ordersURL("hold:" + hold + " sort:oldest") }
-
-type errorGroup struct {
-	client.ErrorGroup
-	List  string // the URL of its orders
-	Retry string // the URL to retry the newest; empty: that does not help
-}
-
-type errorsPage struct {
-	Groups []errorGroup
-	More   bool
-}
-
-func (v *visit) errorGroups() error {
-	found, err := v.api.ListErrorGroups(v.r.Context())
-	if err != nil {
-		return err
-	}
-	p := errorsPage{More: found.More}
-	for _, g := range found.Groups {
-		group := errorGroup{ErrorGroup: g, List: ordersURL(searchOf(&g))}
-		if g.Code != "" && g.Hold != client.ErrorGroupHoldRetry && v.may("retryOrder") && retryHelps(&g) {
-			group.Retry = bulkURL("retry", filterOf(&g))
-		}
-		p.Groups = append(p.Groups, group)
-	}
-	return v.show("errors", page{Title: "Errors", Data: p})
-}
-
-// retryHelps reports whether the runbook says to retry the orders of a group. Those with an unknown outcome would be
-// refused.
-func retryHelps(g *client.ErrorGroup) bool {
-	if g.Hold == "" {
-		return true
-	}
-	try := reasonOf(client.OrderHold(g.Hold), g.Code).try
-	return try == "" || strings.Contains(try, "retry")
-}
-
-// filterOf returns the parameters of the API for the orders of a group.
-func filterOf(g *client.ErrorGroup) url.Values {
-	filter := url.Values{"status": {string(g.Status)}}
-	if g.Hold != "" {
-		filter.Set("hold", string(g.Hold))
-		filter.Set("holdReason", g.Code)
-		return filter
-	}
-	filter.Set("failureCode", g.Code)
-	if g.Step != "" {
-		filter.Set("failureStep", string(g.Step))
-	}
-	return filter
-}
-
-// searchOf returns the search for the orders of a group.
-func searchOf(g *client.ErrorGroup) string {
-	search, code := "status:"+string(g.Status), quoted(g.Code)
-	switch {
-	case g.Hold != "":
-		return search + " hold:" + string(g.Hold) + " reason:" + code
-	case g.Step != "":
-		search += " step:" + string(g.Step)
-	}
-	return search + " code:" + code
-}

@@ -407,7 +407,7 @@ func TestErrorGroupsAreExact(t *testing.T) {
 	}
 	page := s.get(t, "/console/errors").want(t, 200, "outcome_unknown")
 	var groups []string
-	for _, match := range regexp.MustCompile(`href="([^"]+)">Retry all of these`).FindAllStringSubmatch(page.body, -1) {
+	for _, match := range regexp.MustCompile(`href="([^"]+)">Retry \d+ order`).FindAllStringSubmatch(page.body, -1) {
 		ids := s.get(t, html.UnescapeString(match[1])).want(t, 200).fieldsOf()["id"]
 		slices.Sort(ids)
 		groups = append(groups, strings.Join(ids, " "))

@@ -261,7 +261,6 @@ func (v *visit) showError(err error) {
 			MaxAge: returnSeconds, HttpOnly: true, Secure: true, SameSite: http.SameSiteLaxMode})
 	case p.Away:
 		p.Retries = true
-		v.w.Header().Set("Refresh", "10")
 	}
 	v.live = ""
 	if err := v.showAs(int(problem.Status), "problem", page{Title: problem.Title, Data: p}); err != nil {

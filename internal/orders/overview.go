@@ -326,7 +326,8 @@ func (r *Reader) countEnded(ctx context.Context, counts map[fsm.State]StatusCoun
 
 const errorGroupsMost = 200
 
-// ErrorGroup counts the orders that failed, are held for attention, or are retried, at the same step for the same reason.
+// ErrorGroup counts the orders of one currency that failed, are held for attention, or are retried, at the same step for
+// the same reason.
 type ErrorGroup struct {
 	Status      fsm.State // failed, or the state in which they are held
 	Hold        string    // empty: they failed
@@ -337,6 +338,9 @@ type ErrorGroup struct {
 	First, Last time.Time
 	Example     string // id of the newest
 	Detail      string // of the newest: what the failure says, or the whole reason of the hold
+
+	Currency, Amount string // of all of them; a decimal with the fraction digits of the currency
+	Recent           int64  // of Orders: failed in the last minute, or held and created in it
 }
 
 // ErrorGroups are the groups of the newest orders, that with the last error first.
@@ -359,7 +363,8 @@ func (r *Reader) readErrorGroups(ctx context.Context, most int32) (found ErrorGr
 	}
 	for _, row := range rows {
 		more := counted[row.Hold] >= int64(most)
-		g := ErrorGroup{fsm.State(row.Status), row.Hold, fsm.Step(row.Step), row.Code, row.Orders, more, row.FirstAt, row.LastAt, row.Example, row.Detail}
+		g := ErrorGroup{fsm.State(row.Status), row.Hold, fsm.Step(row.Step), row.Code, row.Orders, more, row.FirstAt, row.LastAt, row.Example, row.Detail,
+			row.Currency, row.Amount, row.Recent}
 		if g.Hold != "" {
 			g.Step = g.Status.Step()
 		}

@@ -115,6 +115,15 @@ func (s *Simulator) decideStripe(q *stripeRequest) reply {
 			s.fulfil(promise, s.keepingIntent(v.after.ID))
 		}
 	}
+	if v.after.Dispute != "" && (before == nil || before.Dispute == "") {
+		tell, dispute := a.then, s.event(v.after, "_dispute", "charge.dispute.created", v.after.disputed("needs_response"))
+		a.then = func() {
+			if tell != nil { // otherwise the event of the charge was sent before the answer
+				tell()
+			}
+			s.call(dispute, 1)
+		}
+	}
 	return a
 }
 

@@ -272,9 +272,16 @@ func (s *Simulator) charge(i *intent) {
 	i.Charge = fmt.Sprintf("ch_%s_%d", strings.TrimPrefix(i.ID, "pi_"), i.Charges+1)
 	i.Charges++
 	i.Status, i.LastError, i.Promise, i.Disputed = succeeded, nil, nil, i.PaymentMethod == methodDisputed
+	if i.Disputed {
+		i.dispute()
+	}
 	if i.Manual {
 		i.Status = needsCapture
 	}
+}
+
+func (i *intent) dispute() {
+	i.Dispute = fmt.Sprintf("dp_%s_%d", strings.TrimPrefix(i.ID, "pi_"), i.Version)
 }
 
 // decline is a decline of the bank. The next attempt needs another payment method.
@@ -410,7 +417,7 @@ func (s *Simulator) happen(id, what, code string) (message, error) {
 		decline(i, cmp.Or(code, otherwise))
 	case slices.Contains([]string{Disputed, Undispute}, what) && i.Charges > 0:
 		if i.Disputed = what == Disputed; i.Disputed {
-			i.Dispute = fmt.Sprintf("dp_%s_%d", strings.TrimPrefix(i.ID, "pi_"), i.Version)
+			i.dispute()
 		}
 		i.Lost = code == "lost"
 	case slices.Contains([]string{RefundPaid, RefundReturned}, what) && i.refundHappens(what):
@@ -426,7 +433,11 @@ func (s *Simulator) postHappening(w http.ResponseWriter, r *http.Request) {
 		s.deliver(w, r, reply{status: http.StatusConflict, body: said{Code: "bad_request", Detail: err.Error()}})
 		return
 	}
-	s.deliver(w, r, ok(map[string]string{"at": time.Now().UTC().Format(time.RFC3339)}))
+	happened := map[string]string{"at": time.Now().UTC().Format(time.RFC3339)}
+	if s.cfg.StripeWebhook == "" {
+		happened["note"] = "No event is sent: the simulator was started without --stripe-webhook."
+	}
+	s.deliver(w, r, ok(happened))
 }
 
 // The payment methods of https://docs.stripe.com/testing with an effect. With all others a charge is approved.
@@ -479,16 +490,16 @@ func eventOf(before, after *intent) (kind string, object map[string]any) {
 		return kind, object
 	case after.Refunded && !before.Refunded:
 		return "charge.refunded", after.charged()
+	case after.Status != before.Status:
+		return eventTypes[after.Status], after.json(nil)
 	case after.Dispute != before.Dispute:
 		return "charge.dispute.created", after.disputed("needs_response")
 	case after.Dispute != "" && before.Disputed && !after.Disputed && after.Lost:
 		return "charge.dispute.closed", after.disputed("lost")
 	case after.Dispute != "" && before.Disputed && !after.Disputed:
 		return "charge.dispute.closed", after.disputed("won")
-	case after.Status == before.Status && after.Captured > before.Captured:
+	case after.Captured > before.Captured:
 		return "charge.captured", after.charged()
-	case after.Status != before.Status:
-		return eventTypes[after.Status], after.json(nil)
 	}
 	return "", nil
 }
@@ -500,7 +511,12 @@ func (s *Simulator) eventMessage(before, after *intent) message {
 	if object == nil {
 		return message{}
 	}
-	id, now := fmt.Sprintf("evt_%s_%d", strings.TrimPrefix(after.ID, "pi_"), after.Version), time.Now().Unix()
+	return s.event(after, "", kind, object)
+}
+
+// event is an event about an intent. which tells it from the other one of the same change.
+func (s *Simulator) event(of *intent, which, kind string, object map[string]any) message {
+	id, now := fmt.Sprintf("evt_%s_%d%s", strings.TrimPrefix(of.ID, "pi_"), of.Version, which), time.Now().Unix()
 	body := encode(map[string]any{
 		"id": id, "object": "event", "api_version": "simulated", "created": now, "livemode": false, "pending_webhooks": 1, "type": kind,
 		"data": map[string]any{"object": object},

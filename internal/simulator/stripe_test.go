@@ -407,8 +407,11 @@ func TestStripeEventsOfWhatHappens(t *testing.T) {
 	heard("succeeded evt_1_1 o")
 	assert.NoError(t, s.Happen("pi_1", simulator.Disputed, ""))
 	heard("succeeded evt_1_1 o", "charge.dispute.created evt_1_2 dp_1_2 needs_response of pi_1")
+	s.says(intent("d", "payment_method=pm_card_createDispute", "confirm=true"), "b", "200 pi_2 succeeded")
+	disputed := "charge.dispute.created evt_2_1_dispute dp_2_1 needs_response of pi_2"
+	heard("succeeded evt_1_1 o", "charge.dispute.created evt_1_2 dp_1_2 needs_response of pi_1", "succeeded evt_2_1 d", disputed)
 	assert.NoError(t, s.Happen("pi_1", simulator.Undispute, "lost"))
-	heard("succeeded evt_1_1 o", "charge.dispute.created evt_1_2 dp_1_2 needs_response of pi_1", "charge.dispute.closed evt_1_3 dp_1_2 lost of pi_1")
+	heard("succeeded evt_1_1 o", "charge.dispute.created evt_1_2 dp_1_2 needs_response of pi_1", "succeeded evt_2_1 d", disputed, "charge.dispute.closed evt_1_3 dp_1_2 lost of pi_1")
 }
 
 func TestStripeFaults(t *testing.T) {

@@ -1690,6 +1690,11 @@ export interface components {
              * @description When the last order failed or was held.
              */
             lastAt: string;
+            /**
+             * Format: int64
+             * @description Of orders: those that failed in the last minute, or are held and were created in it.
+             */
+            lastMinute: number;
             /** @description More orders may be in the group. */
             more: boolean;
             /** Format: int64 */
@@ -1701,6 +1706,8 @@ export interface components {
              * @enum {string}
              */
             step?: "charge" | "reserve" | "confirm";
+            /** @description These orders, by currency. */
+            totals: components["schemas"]["CurrencyTotal"][];
         };
         ErrorGroups: {
             groups: components["schemas"]["ErrorGroup"][];

@@ -99,6 +99,11 @@ function listen() {
   label();
 }
 
+// The page of a service that is away. The browser would not load it again while nobody listens.
+if (document.querySelector("[data-away]")) {
+  setInterval(() => fetch(location.href, { method: "HEAD" }).then((answer) => { if (answer.status < 500) location.reload(); }, () => {}), 3000);
+}
+
 document.addEventListener("visibilitychange", () => {
   stale = true; // no stream reported changes meanwhile
   listen();

@@ -172,10 +172,10 @@ func (a *answer) notDone(r *reply, code string) provider.Result {
 		Counts: a.Status != http.StatusTooManyRequests}
 }
 
-// inDoubt is an unknown result, with the code of the reply if it has one.
+// inDoubt is an unknown result, with the code of the reply if it has one. Its detail begins with ours.
 func (a *answer) inDoubt(r *reply, code, detail string) provider.Result {
 	if r.Detail != "" {
-		detail = string(r.Detail)
+		detail += ": " + string(r.Detail)
 	}
 	return provider.Unknown{Code: a.code(r, code), Detail: a.Text(detail), After: a.RetryAfter()}
 }
