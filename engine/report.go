@@ -11,29 +11,26 @@ import (
 
 const (
 	reportTimes = 10          // intervals of recovery between two reports: 5 s by default
+	idleReports = 12          // of these times per report, if there is nothing to tell: a minute by default
 	reportAfter = time.Minute // after its last call, a step is no longer reported
 	failingFor  = time.Hour   // unless its breaker is not closed: then after this
 )
 
 // reportLoop stores what only this replica knows, so that every replica can show an overview of all: how many orders
-// it finishes, and the state of its calls. An idle replica has no report, and writes nothing.
+// it finishes, and the state of its calls. An idle replica reports once a minute, so that it leaves a trace if it is killed.
 func (e *Engine) reportLoop() {
-	reported, at, ended := false, time.Now(), e.metrics.ended.Load()
-	for e.lastsFor(reportTimes * e.cfg.RecoveryInterval) {
-		before, since := ended, time.Since(at)
+	at, ended, busy := time.Now(), e.metrics.ended.Load(), false
+	for left := 1; e.lastsFor(reportTimes * e.cfg.RecoveryInterval); {
+		before, since, wasBusy := ended, time.Since(at), busy
 		at, ended = time.Now(), e.metrics.ended.Load()
 		steps := e.callPools.loads(reportAfter)
-		switch {
-		case ended > before || len(steps) > 0:
-			reported = true
+		busy = ended > before || len(steps) > 0
+		if left--; busy || wasBusy || left == 0 {
 			e.report(float64(ended-before)/since.Seconds(), steps)
-		case reported:
-			reported = !e.removeReport()
+			left = idleReports
 		}
 	}
-	if reported {
-		e.removeReport()
-	}
+	e.removeReport()
 }
 
 func (e *Engine) report(ordersPerSecond float64, steps []orders.ProviderStep) {
@@ -48,13 +45,10 @@ func (e *Engine) report(ordersPerSecond float64, steps []orders.ProviderStep) {
 	}
 }
 
-// removeReport reports whether it succeeded.
-func (e *Engine) removeReport() bool {
+func (e *Engine) removeReport() {
 	ctx, cancel := e.handingBack()
 	defer cancel()
-	err := e.query.ReplicaReportRemove(ctx, e.owner)
-	if err != nil && e.ctx.Err() == nil {
+	if err := e.query.ReplicaReportRemove(ctx, e.owner); err != nil && e.ctx.Err() == nil {
 		e.log.Warn("remove the report of this replica", "error", err)
 	}
-	return err == nil
 }

@@ -124,8 +124,8 @@ CREATE TABLE pawl.concurrency_keys (
   version bigint NOT NULL DEFAULT 0
 );
 
--- What a replica knows of itself, for the overview of all replicas. It is written every few seconds, and only while
--- there is something to tell. An old row is of a replica that was killed.
+-- What a replica knows of itself, for the overview of all replicas. It is written every few seconds, or once a minute if
+-- there is nothing to tell. An old row is of a replica that was killed.
 CREATE TABLE pawl.replica_reports (
   owner             uuid PRIMARY KEY,     -- the process
   name              text NOT NULL,        -- of the process: its host, and its process id there

@@ -48,27 +48,40 @@ type errorAction struct {
 
 // errorGroups shows what a person can act on. The group with the newest error comes first.
 func (v *visit) errorGroups() error {
-	found, err := v.api.ListErrorGroups(v.r.Context())
+	var steps []client.ProviderStep
+	if v.may("getOverview") {
+		if found, err := v.api.GetOverview(v.r.Context()); err == nil { // the errors are worth more than their hosts
+			steps = found.ProviderSteps
+		}
+	}
+	groups, more, err := v.groupedErrors(steps)
 	if err != nil {
 		return err
 	}
-	p := errorsPage{More: found.More}
-	providers := v.providersOf()
+	for i := range groups {
+		if v.may("retryOrder") {
+			groups[i].Actions = retriesOf(groups[i].Rows)
+		}
+	}
+	return v.show("errors", page{Title: "Errors", Data: errorsPage{groups, more}})
+}
+
+func (v *visit) groupedErrors(steps []client.ProviderStep) (groups []errorGroup, more bool, err error) {
+	found, err := v.api.ListErrorGroups(v.r.Context())
+	if err != nil {
+		return nil, false, err
+	}
+	providers := providersOf(steps)
 	for _, g := range found.Groups {
 		group := providers.groupOf(&g)
-		at := slices.IndexFunc(p.Groups, func(other errorGroup) bool { return other.key == group.key })
+		at := slices.IndexFunc(groups, func(other errorGroup) bool { return other.key == group.key })
 		if at < 0 {
-			at = len(p.Groups)
-			p.Groups = append(p.Groups, group)
+			at = len(groups)
+			groups = append(groups, group)
 		}
-		p.Groups[at].add(g)
+		groups[at].add(g)
 	}
-	for i := range p.Groups {
-		if v.may("retryOrder") {
-			p.Groups[i].Actions = retriesOf(p.Groups[i].Rows)
-		}
-	}
-	return v.show("errors", page{Title: "Errors", Data: p})
+	return groups, found.More, nil
 }
 
 // stepProvider is what does a step: its hosts, and why and since when they fail.
@@ -79,17 +92,10 @@ type stepProvider struct {
 
 type stepProviders map[client.ErrorGroupStep]stepProvider
 
-// providersOf are the providers that were called lately, as far as the person may know.
-func (v *visit) providersOf() stepProviders {
+// providersOf are the providers that were called lately.
+func providersOf(steps []client.ProviderStep) stepProviders {
 	all := stepProviders{}
-	if !v.may("getOverview") {
-		return all
-	}
-	found, err := v.api.GetOverview(v.r.Context())
-	if err != nil {
-		return all // the errors are worth more than their hosts
-	}
-	for _, s := range found.ProviderSteps {
+	for _, s := range steps {
 		step := client.ErrorGroupStep(s.Step)
 		of, fails := all[step], !s.FailingSince.IsZero()
 		switch {

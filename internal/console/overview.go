@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"fmt"
 	"html/template"
 	"slices"
@@ -18,12 +19,20 @@ type overviewPage struct {
 	Orders  bool    // there are orders
 	Wrong   []wrong // in the order of the API: the worst first
 	Verdict verdict
+	Changes []recent
 	Machine template.HTML
 }
 
-// wrong is an incident as the overview shows it.
+// recent is what happened in the last minutes.
+type recent struct {
+	Text, URL string
+	At        time.Time // zero: within the last minute
+}
+
+// wrong is an incident as the overview shows it. A provider that fails at several steps is one.
 type wrong struct {
 	client.Incident
+	Steps string // where the provider fails, with the route
 	Title string
 	Why   string // why orders need a person
 	URL   string // of the orders or the endpoint
@@ -37,10 +46,23 @@ type verdict struct {
 	Alone  int64           // orders that wait and go on by themselves
 	More   bool            // there may be more than Alone
 	Away   bool            // a provider fails
+	Fails  []string        // what does not work: hosts, endpoints, replicas
 }
+
+// parts are the incidents about something that does not work.
+var parts = []client.IncidentKind{client.IncidentKindProviderFailing, client.IncidentKindReplicaLost, client.IncidentKindWebhookFailing,
+	client.IncidentKindWebhookDisabled}
 
 func (p *overviewPage) judge() {
 	v := &p.Verdict
+	for _, i := range p.Incidents {
+		p.Wrong = addWrong(p.Wrong, wrongOf(i))
+	}
+	for _, w := range p.Wrong {
+		if slices.Contains(parts, w.Kind) {
+			v.Fails = append(v.Fails, w.Subject())
+		}
+	}
 	for _, i := range p.Incidents {
 		v.Away = v.Away || i.Kind == client.IncidentKindProviderFailing
 		if i.Kind == client.IncidentKindAttention || i.Kind == client.IncidentKindApproval {
@@ -74,10 +96,8 @@ func (v *visit) overview() error {
 		Overview: found, Machine: machineOf(found),
 		Orders: slices.ContainsFunc(found.Statuses, func(c client.StatusCount) bool { return c.Orders > 0 }),
 	}
-	for _, i := range found.Incidents {
-		p.Wrong = append(p.Wrong, wrongOf(i))
-	}
 	p.judge()
+	p.Changes = v.changes(found.ProviderSteps)
 	return v.show("overview", page{Title: "Overview", Data: p})
 }
 
@@ -90,9 +110,11 @@ func wrongOf(i client.Incident) wrong {
 	case client.IncidentKindApproval:
 		w.Title, w.Link, w.URL, w.Warns = "To approve", "Look and decide", address("/console/attention", approval.query()), true
 	case client.IncidentKindProviderFailing:
-		step := string(i.Step)
-		w.Title, w.Link = strings.ToUpper(step[:1])+step[1:], "Show them"
-		w.URL = ordersURL("status:" + strings.Join(statusesAt(fsm.Step(step)), ",") + " hold:retry")
+		w.Title, w.Link, w.Steps = cmp.Or(i.Host, "The provider of "+string(i.Step)), "Show them", string(i.Step)
+		if i.Route != "" {
+			w.Steps += " (" + i.Route + ")"
+		}
+		w.URL = waitingAt(strings.Join(statusesAt(fsm.Step(i.Step)), ","))
 	case client.IncidentKindOverdue:
 		w.Title, w.Link, w.URL = "Overdue", "Runbook", "/console/runbook#pawlordersnottakenup"
 	case client.IncidentKindReplicaLost:
@@ -101,6 +123,75 @@ func wrongOf(i client.Incident) wrong {
 		w.Title, w.Link, w.URL, w.Warns = "Endpoint "+i.EndpointID, "Show it", endpointURL(i.EndpointID), true
 	}
 	return w
+}
+
+func waitingAt(statuses string) string { return ordersURL("status:" + statuses + " hold:retry") }
+
+// addWrong adds an incident. All that one host fails at is one thing to act on.
+func addWrong(all []wrong, w wrong) []wrong {
+	at := slices.IndexFunc(all, func(other wrong) bool {
+		return w.Kind == client.IncidentKindProviderFailing && other.Kind == w.Kind && w.Host != "" && other.Host == w.Host
+	})
+	if at < 0 {
+		return append(all, w)
+	}
+	one := &all[at]
+	one.Steps += ", " + w.Steps
+	if one.Step != w.Step { // routes of a charge share its states
+		one.URL = waitingAt(strings.Join(slices.Concat(statusesAt(fsm.Step(one.Step)), statusesAt(fsm.Step(w.Step))), ","))
+	}
+	one.Orders, one.More, one.Totals = one.Orders+w.Orders, one.More || w.More, addTotals(one.Totals, w.Totals)
+	if w.Since.Before(one.Since) {
+		one.Since = w.Since
+	}
+	return all
+}
+
+// Failing names all of that, and says that it does not work; empty: nothing is known to.
+func (v verdict) Failing() string {
+	switch last := len(v.Fails) - 1; {
+	case last < 0:
+		return ""
+	case last == 0:
+		return v.Fails[0] + " does not work."
+	default:
+		return strings.Join(v.Fails[:last], ", ") + " and " + v.Fails[last] + " do not work."
+	}
+}
+
+// Subject names what does not work, in a sentence.
+func (w *wrong) Subject() string {
+	if w.Kind == client.IncidentKindProviderFailing {
+		return w.Title
+	}
+	return strings.ToLower(w.Title[:1]) + w.Title[1:]
+}
+
+// changes are what happened in the last minutes that people on call ask for first: new errors, and another policy.
+func (v *visit) changes(steps []client.ProviderStep) (all []recent) {
+	if v.may("listPolicies") {
+		if list, err := v.api.ListPolicies(v.r.Context(), client.ListPoliciesParams{Limit: 5}); err == nil {
+			for _, p := range list.Policies {
+				if p.Active && time.Since(p.ActivatedAt) < time.Hour {
+					all = append(all, recent{fmt.Sprintf("Policy %d was activated", p.Version), fmt.Sprintf("/console/policy?version=%d", p.Version), p.ActivatedAt})
+				}
+			}
+		}
+	}
+	groups, _, err := v.groupedErrors(steps)
+	if err != nil {
+		return all // the rest of the page does not need them
+	}
+	for _, g := range groups {
+		if g.LastMinute > 0 {
+			name := strings.TrimSuffix(g.Title+": "+g.Code, ": ")
+			if g.Rows[0].Hold == "" {
+				name = strings.TrimSpace("failed " + g.Code)
+			}
+			all = append(all, recent{Text: atLeast(g.LastMinute, false) + " new: " + visible(name), URL: "/console/errors"})
+		}
+	}
+	return all
 }
 
 // Runbook is the section on a webhook endpoint.

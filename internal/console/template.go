@@ -56,6 +56,7 @@ var functions = template.FuncMap{
 	"itemURL":     func(item string) string { return ordersURL("item:" + quoted(item)) },
 	"termURL":     func(term string) string { return ordersURL(quoted(term)) },
 	"holdURL":     holdURL,
+	"holdWords":   func(hold string) string { return holdWords[hold] },
 	"figureURL":   figureURL,
 	"refundedOf":  refundedOf,
 	"duration":    duration,
@@ -84,6 +85,13 @@ func moment(at time.Time, attribute string, since time.Duration) template.HTML {
 	utc := at.UTC()
 	return template.HTML(fmt.Sprintf(`<time%s datetime="%s" title="%s">%s</time>`,
 		attribute, utc.Format(time.RFC3339Nano), utc.Format("2006-01-02 15:04:05 UTC"), distance(since)))
+}
+
+// holdWords say what orders wait for.
+var holdWords = map[string]string{
+	fsm.HoldRetry: "the next try of their step", fsm.HoldCallback: "the answer of the provider", fsm.HoldScheduled: "their time",
+	fsm.HoldQueued: "another order with their concurrency key", fsm.HoldApproval: "a person who approves", fsm.HoldPaused: "a person who resumes them",
+	fsm.HoldAttention: "a person: Pawl can't go on by itself",
 }
 
 // inWords is a reason that the service gives as a code, for people.
