@@ -2724,10 +2724,18 @@ type StoredPolicy struct {
 // StoredVerification defines model for StoredVerification.
 type StoredVerification struct {
 	// Compared Whether the books were compared with those of providers.
-	Compared   bool      `json:"compared"`
+	Compared bool `json:"compared"`
+
+	// Failure With failed: why it could not read everything, for people. Absent if its process ended.
+	Failure    string    `json:"failure,omitempty,omitzero"`
 	FinishedAt time.Time `json:"finishedAt,omitempty,omitzero"`
 	Number     int64     `json:"number"`
-	StartedAt  time.Time `json:"startedAt"`
+
+	// Providers With which providers.
+	//
+	// Examples: ["charge=https://payments.example.com"]
+	Providers []string  `json:"providers,omitempty,omitzero"`
+	StartedAt time.Time `json:"startedAt"`
 
 	// StartedBy Examples: token:operations
 	StartedBy string `json:"startedBy"`
@@ -2839,7 +2847,15 @@ type Verification struct {
 	Comparisons []Comparison `json:"comparisons,omitempty,omitzero"`
 
 	// Done Orders and items read.
-	Done      int64              `json:"done"`
+	Done int64 `json:"done"`
+
+	// Failure With failed: why it could not read everything, for people. Absent if its process ended.
+	Failure string `json:"failure,omitempty,omitzero"`
+
+	// Providers Which providers a verification can compare the books with: those of the comparisons, and simulators that the active policy calls.
+	//
+	// Examples: ["charge=https://payments.example.com"]
+	Providers []string           `json:"providers,omitempty,omitzero"`
 	Report    VerificationReport `json:"report,omitempty,omitzero"`
 	StartedAt time.Time          `json:"startedAt,omitempty,omitzero"`
 
@@ -3683,6 +3699,12 @@ type SearchOrdersParams struct {
 	Limit int `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
 }
 
+// StartVerificationParams defines parameters for StartVerification.
+type StartVerificationParams struct {
+	// Compare Compare the books with those of these providers, separated by commas. Each must be one of the providers that getVerification returns.
+	Compare []string `form:"compare,omitempty" json:"compare,omitempty,omitzero"`
+}
+
 // ListVerificationsParams defines parameters for ListVerifications.
 type ListVerificationsParams struct {
 	// Before Only verifications with smaller numbers.
@@ -4058,9 +4080,11 @@ func (c *Client) GetVerification(ctx context.Context, options ...CallOption) (*V
 	return call[Verification](ctx, c, request{http.MethodGet, "/api/verification", nil, nil}, options)
 }
 
-// StartVerification is POST /api/verification: Start a verification of the books.
+func (p StartVerificationParams) apply(e *exchange) { e.params = p }
+
+// StartVerification is POST /api/verification: Start a verification of the books. It takes StartVerificationParams.
 func (c *Client) StartVerification(ctx context.Context, options ...CallOption) (*Verification, error) {
-	return call[Verification](ctx, c, request{http.MethodPost, "/api/verification", nil, nil}, options)
+	return call[Verification](ctx, c, request{http.MethodPost, "/api/verification", StartVerificationParams{}, nil}, options)
 }
 
 func (p ListVerificationsParams) apply(e *exchange) { e.params = p }

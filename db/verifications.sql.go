@@ -52,14 +52,14 @@ func (q *Queries) VerificationComparisons(ctx context.Context) ([]VerificationCo
 
 const verificationFinish = `-- name: VerificationFinish :exec
 WITH this AS (
-  SELECT $6::bigint AS number
+  SELECT $7::bigint AS number
 ), old AS (
   DELETE FROM pawl.verifications AS o WHERE o.number <= (SELECT t.number FROM this AS t) - 100
     AND NOT EXISTS (SELECT FROM pawl.newest_comparisons AS c WHERE c.number = o.number)
 )
 UPDATE pawl.verifications AS v SET seen_at = now(), finished_at = now(), done = $1, total = $2,
   wrong = CASE WHEN $3::text IS NOT NULL THEN $4::text[] END, report = $3::json,
-  compared = CASE WHEN $3::text IS NOT NULL THEN $5::text[] END
+  compared = CASE WHEN $3::text IS NOT NULL THEN $5::text[] END, failure = $6::text
 WHERE v.number = (SELECT t.number FROM this AS t) AND v.finished_at IS NULL
 `
 
@@ -69,6 +69,7 @@ type VerificationFinishParams struct {
 	Report   *string
 	Wrong    []string
 	Compared []string
+	Failure  *string
 	Number   int64
 }
 
@@ -81,6 +82,7 @@ func (q *Queries) VerificationFinish(ctx context.Context, arg VerificationFinish
 		arg.Report,
 		arg.Wrong,
 		arg.Compared,
+		arg.Failure,
 		arg.Number,
 	)
 	return err
@@ -100,6 +102,31 @@ type VerificationProgressParams struct {
 func (q *Queries) VerificationProgress(ctx context.Context, arg VerificationProgressParams) error {
 	_, err := q.db.Exec(ctx, verificationProgress, arg.Done, arg.Total, arg.Number)
 	return err
+}
+
+const verificationProviders = `-- name: VerificationProviders :many
+SELECT DISTINCT p.provider::text AS provider FROM pawl.newest_comparisons AS c CROSS JOIN unnest(c.providers) AS p(provider) ORDER BY 1
+`
+
+// Returns with which providers the books were compared.
+func (q *Queries) VerificationProviders(ctx context.Context) ([]string, error) {
+	rows, err := q.db.Query(ctx, verificationProviders)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var provider string
+		if err := rows.Scan(&provider); err != nil {
+			return nil, err
+		}
+		items = append(items, provider)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const verificationReport = `-- name: VerificationReport :one
@@ -154,9 +181,50 @@ func (q *Queries) VerificationStart(ctx context.Context, arg VerificationStartPa
 	return number, err
 }
 
+const verificationVerdict = `-- name: VerificationVerdict :one
+SELECT coalesce(v.number, 0)::bigint AS number, coalesce(v.finished_at, now())::timestamptz AS finished_at, coalesce(v.wrong, '{}')::text[] AS wrong,
+  coalesce(c.number, 0)::bigint AS compared, coalesce(c.finished_at, now())::timestamptz AS compared_at,
+  coalesce(d.number, 0)::bigint AS differs, coalesce(d.finished_at, now())::timestamptz AS differs_since, coalesce(d.providers, '{}')::text[] AS providers
+FROM (SELECT 1) AS one
+LEFT JOIN LATERAL (SELECT w.number, w.finished_at, w.wrong FROM pawl.verifications AS w WHERE w.report IS NOT NULL ORDER BY w.number DESC LIMIT 1) AS v ON true
+LEFT JOIN LATERAL (SELECT n.number, w.finished_at FROM pawl.newest_comparisons AS n JOIN pawl.verifications AS w ON w.number = n.number
+  ORDER BY n.number DESC LIMIT 1) AS c ON true
+LEFT JOIN LATERAL (SELECT n.number, w.finished_at, n.providers FROM pawl.newest_comparisons AS n JOIN pawl.verifications AS w ON w.number = n.number
+  WHERE EXISTS (SELECT FROM unnest(w.wrong) AS u(name) WHERE starts_with(u.name, 'provider_')) ORDER BY n.number DESC LIMIT 1) AS d ON true
+`
+
+type VerificationVerdictRow struct {
+	Number       int64
+	FinishedAt   time.Time
+	Wrong        []string
+	Compared     int64
+	ComparedAt   time.Time
+	Differs      int64
+	DiffersSince time.Time
+	Providers    []string
+}
+
+// Returns the newest report and its verdict, and the newest comparison that differs, without their texts. Number 0:
+// there is none.
+func (q *Queries) VerificationVerdict(ctx context.Context) (VerificationVerdictRow, error) {
+	row := q.db.QueryRow(ctx, verificationVerdict)
+	var i VerificationVerdictRow
+	err := row.Scan(
+		&i.Number,
+		&i.FinishedAt,
+		&i.Wrong,
+		&i.Compared,
+		&i.ComparedAt,
+		&i.Differs,
+		&i.DiffersSince,
+		&i.Providers,
+	)
+	return i, err
+}
+
 const verifications = `-- name: Verifications :many
 SELECT v.number, v.started_at, v.started_by, v.finished_at, v.done, v.total, coalesce(v.wrong, '{}')::text[] AS wrong,
-  (v.report IS NOT NULL)::boolean AS reported, (v.compared IS NOT NULL)::boolean AS compared,
+  (v.report IS NOT NULL)::boolean AS reported, coalesce(v.compared, '{}')::text[] AS compared, coalesce(v.failure, '')::text AS failure,
   (v.finished_at IS NULL AND v.seen_at > now() - interval '1 minute')::boolean AS running
 FROM pawl.verifications AS v WHERE v.number < $1::bigint ORDER BY v.number DESC LIMIT $2
 `
@@ -175,7 +243,8 @@ type VerificationsRow struct {
 	Total      int64
 	Wrong      []string
 	Reported   bool
-	Compared   bool
+	Compared   []string
+	Failure    string
 	Running    bool
 }
 
@@ -199,6 +268,7 @@ func (q *Queries) Verifications(ctx context.Context, arg VerificationsParams) ([
 			&i.Wrong,
 			&i.Reported,
 			&i.Compared,
+			&i.Failure,
 			&i.Running,
 		); err != nil {
 			return nil, err

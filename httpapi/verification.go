@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -18,15 +19,23 @@ var startVerificationOperation = failing(huma.Operation{
 	OperationID: "startVerification", Method: http.MethodPost, Path: "/api/verification", Tags: []string{"service"}, DefaultStatus: http.StatusAccepted,
 	Summary: "Start a verification of the books",
 	Description: "Like `pawl verify`: reads the whole database and looks for violations. The server that takes the request does it in the background, on one connection, " +
-		"unless one is already running. The report is stored.",
+		"unless one is already running. The report is stored. With compare, it also compares the books with those of providers.",
 }, "cross_origin", "invalid_parameter", "stopping", "unavailable", "internal")
 
+// startVerificationRequest documents what startVerification reads.
+type startVerificationRequest struct {
+	Compare []string `query:"compare" nullable:"false" doc:"Compare the books with those of these providers, separated by commas. Each must be one of the providers that getVerification returns." example:"[\"charge=https://payments.example.com\"]"`
+}
+
 func (s *server) startVerification(w http.ResponseWriter, r *http.Request) error {
-	err := s.Books.Start(r.Context(), principalOf(w).Name)
-	if errors.Is(err, books.ErrStopped) {
+	compare := strings.FieldsFunc(r.URL.Query().Get("compare"), func(c rune) bool { return c == ',' })
+	err := s.Books.Start(r.Context(), principalOf(w).Name, compare...)
+	switch {
+	case errors.Is(err, books.ErrStopped):
 		return orders.ErrStopping
-	}
-	if err != nil {
+	case errors.Is(err, books.ErrAddress):
+		return invalidParameter("compare", "invalid", "must be addresses of known providers, as GET /api/verification returns them")
+	case err != nil:
 		return orders.Unavailable("start verification", err)
 	}
 	state, err := s.getVerification(r.Context(), nil)
@@ -45,16 +54,21 @@ var getVerificationOperation = failing(huma.Operation{
 }, "invalid_parameter", "unavailable", "internal")
 
 func (s *server) getVerification(ctx context.Context, _ *struct{}) (out verification, err error) {
+	if out.Providers, err = s.Books.Providers(ctx); err != nil {
+		return out, orders.Unavailable("read providers", err)
+	}
 	last, err := s.Books.Last(ctx)
 	if err != nil || last == nil {
-		return verification{State: "none"}, orders.Unavailable("read verification", err)
+		out.State = "none"
+		return out, orders.Unavailable("read verification", err)
 	}
 	report, err := s.Books.Report(ctx, 0)
 	if err != nil {
 		return out, orders.Unavailable("read report", err)
 	}
 	compared, err := s.Books.Comparisons(ctx)
-	out = verification{State: stateOfVerification(last), StartedAt: utc(&last.StartedAt), StartedBy: last.StartedBy, Done: last.Done, Total: last.Total}
+	out.State, out.StartedAt, out.StartedBy, out.Failure = stateOfVerification(last), utc(&last.StartedAt), last.StartedBy, last.Failure
+	out.Done, out.Total = last.Done, last.Total
 	if report != nil {
 		out.Report = new(verificationReportOf(report))
 	}
@@ -85,13 +99,17 @@ type storedVerification struct {
 	StartedBy  string     `json:"startedBy" example:"token:operations"`
 	FinishedAt *time.Time `json:"finishedAt,omitempty"`
 	Compared   bool       `json:"compared" doc:"Whether the books were compared with those of providers."`
+	Providers  []string   `json:"providers,omitempty" nullable:"false" doc:"With which providers." example:"[\"charge=https://payments.example.com\"]"`
+	Failure    string     `json:"failure,omitempty" doc:"With failed: why it could not read everything, for people. Absent if its process ended."`
 	Wrong      []string   `json:"wrong" nullable:"false" doc:"The checks that failed, not counting warnings." example:"[\"stock\"]"`
 }
 
 func (s *server) listVerifications(ctx context.Context, in *listVerificationsRequest) (verificationPage, error) {
 	list, err := s.Books.List(ctx, cmp.Or(in.Before, math.MaxInt64), in.Limit)
 	return verificationPage{each(list, func(v *books.Stored) storedVerification {
-		return storedVerification{v.Number, stateOfVerification(v), v.StartedAt.UTC(), v.StartedBy, utc(v.FinishedAt), v.Compared, v.Wrong}
+		return storedVerification{
+			v.Number, stateOfVerification(v), v.StartedAt.UTC(), v.StartedBy, utc(v.FinishedAt), len(v.Compared) > 0, v.Compared, v.Failure, v.Wrong,
+		}
 	})}, orders.Unavailable("list verifications", err)
 }
 
@@ -120,7 +138,7 @@ func (s *server) getVerificationReport(ctx context.Context, in *getVerificationR
 
 // verificationRoutes registers the routes of the verification of the books.
 func (s *server) verificationRoutes() {
-	post[struct{}, plainAnswer[verification]](s, startVerificationOperation, s.startVerification)
+	post[startVerificationRequest, plainAnswer[verification]](s, startVerificationOperation, s.startVerification)
 	get(s, getVerificationOperation, s.getVerification)
 	list(s, listVerificationsOperation, s.listVerifications)
 	list(s, getVerificationReportOperation, s.getVerificationReport)
@@ -135,6 +153,9 @@ type verification struct {
 	Total     int64      `json:"total" minimum:"0" doc:"Orders and items in total."`
 
 	Report *verificationReport `json:"report,omitempty" doc:"The newest report. Absent if there is none."`
+
+	Failure   string   `json:"failure,omitempty" doc:"With failed: why it could not read everything, for people. Absent if its process ended."`
+	Providers []string `json:"providers,omitempty" nullable:"false" doc:"Which providers a verification can compare the books with: those of the comparisons, and simulators that the active policy calls." example:"[\"charge=https://payments.example.com\"]"`
 
 	Comparisons []comparison `json:"comparisons,omitempty" nullable:"false" doc:"The newest comparison with each provider, newest first. A difference stays here until a newer comparison finds none."`
 }

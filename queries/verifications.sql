@@ -26,13 +26,13 @@ WITH this AS (
 )
 UPDATE pawl.verifications AS v SET seen_at = now(), finished_at = now(), done = @done, total = @total,
   wrong = CASE WHEN sqlc.narg('report')::text IS NOT NULL THEN @wrong::text[] END, report = sqlc.narg('report')::json,
-  compared = CASE WHEN sqlc.narg('report')::text IS NOT NULL THEN sqlc.narg('compared')::text[] END
+  compared = CASE WHEN sqlc.narg('report')::text IS NOT NULL THEN sqlc.narg('compared')::text[] END, failure = sqlc.narg('failure')::text
 WHERE v.number = (SELECT t.number FROM this AS t) AND v.finished_at IS NULL;
 
 -- name: Verifications :many
 -- Returns verifications, newest first, without their reports.
 SELECT v.number, v.started_at, v.started_by, v.finished_at, v.done, v.total, coalesce(v.wrong, '{}')::text[] AS wrong,
-  (v.report IS NOT NULL)::boolean AS reported, (v.compared IS NOT NULL)::boolean AS compared,
+  (v.report IS NOT NULL)::boolean AS reported, coalesce(v.compared, '{}')::text[] AS compared, coalesce(v.failure, '')::text AS failure,
   (v.finished_at IS NULL AND v.seen_at > now() - interval '1 minute')::boolean AS running
 FROM pawl.verifications AS v WHERE v.number < @before::bigint ORDER BY v.number DESC LIMIT @most;
 
@@ -41,6 +41,23 @@ FROM pawl.verifications AS v WHERE v.number < @before::bigint ORDER BY v.number 
 SELECT v.number, v.started_by, v.finished_at, v.report FROM pawl.verifications AS v
 WHERE v.report IS NOT NULL AND (@number::bigint = 0 OR v.number = @number::bigint)
 ORDER BY v.number DESC LIMIT 1;
+
+-- name: VerificationVerdict :one
+-- Returns the newest report and its verdict, and the newest comparison that differs, without their texts. Number 0:
+-- there is none.
+SELECT coalesce(v.number, 0)::bigint AS number, coalesce(v.finished_at, now())::timestamptz AS finished_at, coalesce(v.wrong, '{}')::text[] AS wrong,
+  coalesce(c.number, 0)::bigint AS compared, coalesce(c.finished_at, now())::timestamptz AS compared_at,
+  coalesce(d.number, 0)::bigint AS differs, coalesce(d.finished_at, now())::timestamptz AS differs_since, coalesce(d.providers, '{}')::text[] AS providers
+FROM (SELECT 1) AS one
+LEFT JOIN LATERAL (SELECT w.number, w.finished_at, w.wrong FROM pawl.verifications AS w WHERE w.report IS NOT NULL ORDER BY w.number DESC LIMIT 1) AS v ON true
+LEFT JOIN LATERAL (SELECT n.number, w.finished_at FROM pawl.newest_comparisons AS n JOIN pawl.verifications AS w ON w.number = n.number
+  ORDER BY n.number DESC LIMIT 1) AS c ON true
+LEFT JOIN LATERAL (SELECT n.number, w.finished_at, n.providers FROM pawl.newest_comparisons AS n JOIN pawl.verifications AS w ON w.number = n.number
+  WHERE EXISTS (SELECT FROM unnest(w.wrong) AS u(name) WHERE starts_with(u.name, 'provider_')) ORDER BY n.number DESC LIMIT 1) AS d ON true;
+
+-- name: VerificationProviders :many
+-- Returns with which providers the books were compared.
+SELECT DISTINCT p.provider::text AS provider FROM pawl.newest_comparisons AS c CROSS JOIN unnest(c.providers) AS p(provider) ORDER BY 1;
 
 -- name: VerificationComparisons :many
 -- Returns the newest comparison with each provider.

@@ -34,8 +34,12 @@ type Verification struct {
 
 // VerificationConfig configures a Verification.
 type VerificationConfig struct {
-	Options Options      // without Background and Progress
+	Options Options      // without Background, Progress and Provider
 	Log     *slog.Logger // nil: discarded
+	// At returns the provider with books at some addresses, in the form of Provider.Compared. nil: nothing is compared.
+	At func(ctx context.Context, addresses []string) (*Provider, error)
+	// Named returns the addresses that can be compared with before they ever were. nil: none.
+	Named func(ctx context.Context) ([]string, error)
 }
 
 // Stored is a stored verification, without its report.
@@ -47,7 +51,8 @@ type Stored struct {
 	Running     bool
 	Done, Total int64    // see Options.Progress
 	Reported    bool     // otherwise, and if it does not run, it could not read everything, which says nothing about the books
-	Compared    bool     // with a provider
+	Compared    []string // with which providers
+	Failure     string   // why it could not read everything; empty: it could, or its process ended
 	Wrong       []string // the checks that failed
 }
 
@@ -59,8 +64,11 @@ type StoredReport struct {
 	Report
 }
 
-// ErrStopped is returned by Start after Stop.
-var ErrStopped = errors.New("verification was stopped")
+// Errors of Start: after Stop, and for an address that is not among Providers.
+var (
+	ErrStopped = errors.New("verification was stopped")
+	ErrAddress = errors.New("no such provider")
+)
 
 // NewVerification returns a verification that does nothing until Start.
 func NewVerification(pool Database, cfg VerificationConfig) *Verification {
@@ -70,9 +78,29 @@ func NewVerification(pool Database, cfg VerificationConfig) *Verification {
 	return v
 }
 
-// Start begins a verification on behalf of a principal, unless one is under way on any replica. Errors: ErrStopped, and
-// those of the database.
-func (v *Verification) Start(ctx context.Context, by string) error {
+// Providers returns the addresses that Start can compare with: those of the newest comparisons, and those that are
+// named. So a caller of Start can't have the service call any other. Errors: those of the database.
+func (v *Verification) Providers(ctx context.Context) (addresses []string, err error) {
+	if v.cfg.At == nil {
+		return nil, nil
+	}
+	addresses, err = pg.Repeat(ctx, ctx, db.New(v.pool).VerificationProviders)
+	if err == nil && v.cfg.Named != nil {
+		var named []string
+		named, err = v.cfg.Named(ctx)
+		addresses = append(addresses, named...)
+	}
+	slices.Sort(addresses)
+	return slices.Compact(addresses), err
+}
+
+// Start begins a verification on behalf of a principal, unless one is under way on any replica. It also compares the
+// books with those at some addresses. Errors: ErrStopped, ErrAddress, and those of the database.
+func (v *Verification) Start(ctx context.Context, by string, compare ...string) error {
+	provider, err := v.providerAt(ctx, compare)
+	if err != nil {
+		return err
+	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.life.Err() != nil {
@@ -80,9 +108,33 @@ func (v *Verification) Start(ctx context.Context, by string) error {
 	}
 	started, err := begin(ctx, v.pool, db.VerificationStartParams{StartedBy: by})
 	if err == nil && started.number != 0 {
-		v.running.Go(func() { v.run(started) })
+		v.running.Go(func() { v.run(started, provider) })
 	}
 	return err
+}
+
+func (v *Verification) providerAt(ctx context.Context, addresses []string) (*Provider, error) {
+	if len(addresses) == 0 {
+		return nil, nil
+	}
+	known, err := v.Providers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, address := range addresses {
+		if !slices.Contains(known, address) {
+			return nil, fmt.Errorf("%w: %s", ErrAddress, address)
+		}
+	}
+	return v.cfg.At(ctx, addresses)
+}
+
+// Verdict sums up what is stored.
+type Verdict = db.VerificationVerdictRow
+
+// Verdict returns what the newest report and the newest comparisons say. Errors: those of the database.
+func (v *Verification) Verdict(ctx context.Context) (Verdict, error) {
+	return pg.Repeat(ctx, ctx, db.New(v.pool).VerificationVerdict)
 }
 
 // Stop ends a verification of this process, and waits for it. Start then returns ErrStopped.
@@ -100,7 +152,7 @@ func (v *Verification) List(ctx context.Context, before int64, most int32) (list
 	for _, row := range rows {
 		list = append(list, Stored{
 			Number: row.Number, StartedAt: row.StartedAt, StartedBy: row.StartedBy, FinishedAt: row.FinishedAt, Running: row.Running,
-			Done: row.Done, Total: row.Total, Reported: row.Reported, Compared: row.Compared, Wrong: row.Wrong,
+			Done: row.Done, Total: row.Total, Reported: row.Reported, Compared: row.Compared, Wrong: row.Wrong, Failure: row.Failure,
 		})
 	}
 	return list, err
@@ -161,9 +213,9 @@ func (v *Verification) Comparisons(ctx context.Context) (list []Comparison, err 
 	return list, err
 }
 
-func (v *Verification) run(started *storing) {
+func (v *Verification) run(started *storing, provider *Provider) {
 	options := v.cfg.Options
-	options.Background = true
+	options.Background, options.Provider = true, provider
 	report, err := started.verify(v.life, options)
 	switch {
 	case err == nil && report.OK():
@@ -231,6 +283,8 @@ func (s *storing) verify(ctx context.Context, opt Options) (Report, error) {
 		if opt.Provider != nil {
 			params.Compared = opt.Provider.Compared
 		}
+	} else {
+		params.Failure = db.Optional(err.Error())
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeLimit)
 	defer cancel()

@@ -119,7 +119,13 @@ func (s start) serve(ctx context.Context, cfg *config, out io.Writer) error {
 	})
 	registerMetrics(registry, orders, pool)
 	outbound := newOutbound(cfg, db.New(pool), orders, telemetry{registry, log})
-	verification := books.NewVerification(pool, books.VerificationConfig{Log: log})
+	verification := books.NewVerification(pool, books.VerificationConfig{
+		Log: log,
+		At: func(ctx context.Context, at []string) (*books.Provider, error) {
+			return providerAt(ctx, db.New(pool), at)
+		},
+		Named: func(ctx context.Context) ([]string, error) { return simulatorsOf(ctx, db.New(pool)) },
+	})
 	defer verification.Stop()
 	edge.tail = events.NewTail(outbound.feed, events.TailConfig{Log: log, Registerer: registry})
 	api, forOperations := handlers(cfg, orders, httpapi.Config{

@@ -233,6 +233,22 @@ func providerAt(ctx context.Context, query *db.Queries, addresses []string) (*bo
 	}}, nil
 }
 
+// simulatorsOf returns the books of the simulators that the active policy calls, as for --provider.
+func simulatorsOf(ctx context.Context, query *db.Queries) (addresses []string, err error) {
+	active, stored, err := store.Read(ctx, query, nil)
+	for _, v := range stored {
+		if v.Number != active || v.Policy == nil {
+			continue
+		}
+		for _, place := range v.Policy.Places() {
+			if step := v.Policy.Step(place.Step, place.Route); step.Executor == policy.Simulator {
+				addresses = append(addresses, place.String()+"="+step.URL)
+			}
+		}
+	}
+	return addresses, err
+}
+
 // parseProviders parses --provider: the URLs of books, and the steps to compare, also by name. Every key is looked up in
 // all books, so a step can have several providers.
 func parseProviders(addresses []string) (urls []string, compared map[policy.Place]bool, names []string, err error) {

@@ -691,7 +691,7 @@ export interface paths {
         put?: never;
         /**
          * Start a verification of the books
-         * @description Like `pawl verify`: reads the whole database and looks for violations. The server that takes the request does it in the background, on one connection, unless one is already running. The report is stored. Needs the role operate.
+         * @description Like `pawl verify`: reads the whole database and looks for violations. The server that takes the request does it in the background, on one connection, unless one is already running. The report is stored. With compare, it also compares the books with those of providers. Needs the role operate.
          */
         post: operations["startVerification"];
         delete?: never;
@@ -3121,10 +3121,19 @@ export interface components {
         StoredVerification: {
             /** @description Whether the books were compared with those of providers. */
             compared: boolean;
+            /** @description With failed: why it could not read everything, for people. Absent if its process ended. */
+            failure?: string;
             /** Format: date-time */
             finishedAt?: string;
             /** Format: int64 */
             number: number;
+            /**
+             * @description With which providers.
+             * @example [
+             *       "charge=https://payments.example.com"
+             *     ]
+             */
+            providers?: string[];
             /** Format: date-time */
             startedAt: string;
             /** @example token:operations */
@@ -3239,6 +3248,15 @@ export interface components {
              * @description Orders and items read.
              */
             done: number;
+            /** @description With failed: why it could not read everything, for people. Absent if its process ended. */
+            failure?: string;
+            /**
+             * @description Which providers a verification can compare the books with: those of the comparisons, and simulators that the active policy calls.
+             * @example [
+             *       "charge=https://payments.example.com"
+             *     ]
+             */
+            providers?: string[];
             /** @description The newest report. Absent if there is none. */
             report?: components["schemas"]["VerificationReport"];
             /** Format: date-time */
@@ -5753,7 +5771,10 @@ export interface operations {
     };
     startVerification: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Compare the books with those of these providers, separated by commas. Each must be one of the providers that getVerification returns. */
+                compare?: string[];
+            };
             header?: never;
             path?: never;
             cookie?: never;

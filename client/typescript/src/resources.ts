@@ -122,7 +122,7 @@ export abstract class Resources {
     /** Get the verification of the books. */
     get: (options?: Options<"getVerification">) => this.call<"getVerification">("get", "/api/verification", { ...options }),
     /** Start a verification of the books. */
-    start: (options?: Options<"startVerification">) => this.call<"startVerification">("post", "/api/verification", { ...options }),
+    start: (query?: Query<"startVerification">, options?: Options<"startVerification">) => this.call<"startVerification">("post", "/api/verification", { query, ...options }),
   };
 
   readonly verifications = {
