@@ -182,6 +182,8 @@ const (
 const (
 	IncidentKindApproval        IncidentKind = "approval"
 	IncidentKindAttention       IncidentKind = "attention"
+	IncidentKindBooksDiffer     IncidentKind = "books_differ"
+	IncidentKindBooksWrong      IncidentKind = "books_wrong"
 	IncidentKindOverdue         IncidentKind = "overdue"
 	IncidentKindProviderFailing IncidentKind = "provider_failing"
 	IncidentKindReplicaLost     IncidentKind = "replica_lost"
@@ -621,6 +623,26 @@ type Attempt struct {
 
 	// Status HTTP status of the response. Absent if there was none.
 	Status int64 `json:"status,omitempty,omitzero"`
+}
+
+// BooksVerdict defines model for BooksVerdict.
+type BooksVerdict struct {
+	// ComparedAt When the books were last compared with those of a provider. Absent: never.
+	ComparedAt time.Time `json:"comparedAt,omitempty,omitzero"`
+
+	// Differ The providers whose newest comparison found differences. Absent: none.
+	//
+	// Examples: ["charge=https://payments.example.com"]
+	Differ     []string  `json:"differ,omitempty,omitzero"`
+	FinishedAt time.Time `json:"finishedAt"`
+
+	// Number Of the newest verification with a report.
+	Number int64 `json:"number"`
+
+	// Wrong The checks of Pawl's own books that failed.
+	//
+	// Examples: []
+	Wrong []string `json:"wrong"`
 }
 
 // BulkBody defines model for BulkBody.
@@ -1513,7 +1535,7 @@ type Incident struct {
 	// Description Of a webhook endpoint.
 	Description string `json:"description,omitempty,omitzero"`
 
-	// Detail With provider_failing, the code of the last failed call, or why there was no connection. Of a webhook endpoint, its last failure, or why it is disabled.
+	// Detail With provider_failing, the code of the last failed call, or why there was no connection. Of a webhook endpoint, its last failure, or why it is disabled. With books_wrong, the checks that failed; with books_differ, the providers.
 	//
 	// Examples: connection refused
 	Detail string `json:"detail,omitempty,omitzero"`
@@ -1531,7 +1553,7 @@ type Incident struct {
 	// Examples: payments.internal
 	Host string `json:"host,omitempty,omitzero"`
 
-	// Kind provider_failing: the circuit breaker of a step is not closed, and orders wait for it or a call failed within half a minute; its orders continue by themselves. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. replica_lost: a replica has ended or lost the database without saying so; others take over its orders. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint.
+	// Kind provider_failing: the circuit breaker of a step is not closed, and orders wait for it or a call failed within half a minute; its orders continue by themselves. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. replica_lost: a replica has ended or lost the database without saying so; others take over its orders. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint. books_wrong: the newest verification found errors in the books. books_differ: the newest comparison with a provider found differences.
 	//
 	// Examples: provider_failing
 	Kind IncidentKind `json:"kind"`
@@ -1539,7 +1561,7 @@ type Incident struct {
 	// More More orders may wait.
 	More bool `json:"more"`
 
-	// Orders How many orders wait. 0 with overdue and for webhook endpoints.
+	// Orders How many orders wait. 0 with overdue, for webhook endpoints and the books.
 	Orders int64 `json:"orders"`
 
 	// Policy With provider_failing: the policy under which it began to fail first.
@@ -1558,7 +1580,7 @@ type Incident struct {
 	// Route With provider_failing: of a charge with several routes.
 	Route string `json:"route,omitempty,omitzero"`
 
-	// Since When it began; with attention and approval, when the oldest order was created; with replica_lost, when it reported last.
+	// Since When it began; with attention and approval, when the oldest order was created; with replica_lost, when it reported last; with books_wrong and books_differ, when that was found last.
 	Since time.Time `json:"since,omitempty,omitzero"`
 
 	// Step With provider_failing.
@@ -1571,7 +1593,7 @@ type Incident struct {
 	Until time.Time `json:"until,omitempty,omitzero"`
 }
 
-// IncidentKind provider_failing: the circuit breaker of a step is not closed, and orders wait for it or a call failed within half a minute; its orders continue by themselves. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. replica_lost: a replica has ended or lost the database without saying so; others take over its orders. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint.
+// IncidentKind provider_failing: the circuit breaker of a step is not closed, and orders wait for it or a call failed within half a minute; its orders continue by themselves. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. replica_lost: a replica has ended or lost the database without saying so; others take over its orders. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint. books_wrong: the newest verification found errors in the books. books_differ: the newest comparison with a provider found differences.
 //
 // Examples: provider_failing
 type IncidentKind string
@@ -1950,7 +1972,8 @@ type Overview struct {
 	At time.Time `json:"at"`
 
 	// Authorizations Authorizations that are about to end, or should have ended, and of which something is neither captured nor voided.
-	Authorizations int64 `json:"authorizations"`
+	Authorizations int64        `json:"authorizations"`
+	Books          BooksVerdict `json:"books,omitempty,omitzero"`
 
 	// ChargeOperations Open refunds, captures and voids.
 	ChargeOperations int64 `json:"chargeOperations"`

@@ -16,7 +16,7 @@ import (
 
 // incident is something that is wrong, or that waits for a person.
 type incident struct {
-	Kind       string     `json:"kind" enum:"provider_failing,overdue,attention,approval,replica_lost,webhook_failing,webhook_disabled" doc:"provider_failing: the circuit breaker of a step is not closed, and orders wait for it or a call failed within half a minute; its orders continue by themselves. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. replica_lost: a replica has ended or lost the database without saying so; others take over its orders. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint." example:"provider_failing"`
+	Kind       string     `json:"kind" enum:"provider_failing,overdue,attention,approval,replica_lost,webhook_failing,webhook_disabled,books_wrong,books_differ" doc:"provider_failing: the circuit breaker of a step is not closed, and orders wait for it or a call failed within half a minute; its orders continue by themselves. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. replica_lost: a replica has ended or lost the database without saying so; others take over its orders. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint. books_wrong: the newest verification found errors in the books. books_differ: the newest comparison with a provider found differences." example:"provider_failing"`
 	Step       string     `json:"step,omitempty" enum:"charge,reserve,confirm" doc:"With provider_failing."`
 	Route      string     `json:"route,omitempty" doc:"With provider_failing: of a charge with several routes."`
 	Policy     int32      `json:"policy,omitempty" doc:"With provider_failing: the policy under which it began to fail first."`
@@ -24,10 +24,10 @@ type incident struct {
 	Reason     string     `json:"reason,omitempty" doc:"With attention: the holdReason, up to a colon." example:"retries_exhausted"`
 	EndpointID string     `json:"endpointId,omitempty" doc:"Of a webhook endpoint." example:"whe_1"`
 	Replica    string     `json:"replica,omitempty" doc:"With replica_lost: its name." example:"shop-1:4711"`
-	Detail     string     `json:"detail,omitempty" doc:"With provider_failing, the code of the last failed call, or why there was no connection. Of a webhook endpoint, its last failure, or why it is disabled." example:"connection refused"`
-	Since      *time.Time `json:"since,omitempty" doc:"When it began; with attention and approval, when the oldest order was created; with replica_lost, when it reported last."`
+	Detail     string     `json:"detail,omitempty" doc:"With provider_failing, the code of the last failed call, or why there was no connection. Of a webhook endpoint, its last failure, or why it is disabled. With books_wrong, the checks that failed; with books_differ, the providers." example:"connection refused"`
+	Since      *time.Time `json:"since,omitempty" doc:"When it began; with attention and approval, when the oldest order was created; with replica_lost, when it reported last; with books_wrong and books_differ, when that was found last."`
 	Until      *time.Time `json:"until,omitempty" doc:"With webhook_failing: nothing is sent before this time."`
-	Orders     int64      `json:"orders" doc:"How many orders wait. 0 with overdue and for webhook endpoints."`
+	Orders     int64      `json:"orders" doc:"How many orders wait. 0 with overdue, for webhook endpoints and the books."`
 	More       bool       `json:"more" doc:"More orders may wait."`
 	Events     int64      `json:"events,omitempty" doc:"Of a webhook endpoint: events that it has not got yet, counted to 1000."`
 
@@ -40,7 +40,7 @@ type incident struct {
 const failingAttempts = 3
 
 // incidents lists what is wrong, the worst first.
-func (s *server) incidents(ctx context.Context, v *orders.Overview) ([]incident, error) {
+func (s *server) incidents(ctx context.Context, v *orders.Overview, of *booksVerdict) ([]incident, error) {
 	all := failingProviders(v)
 	if v.Overdue > s.engine.Lease() {
 		all = append(all, incident{Kind: "overdue", Since: new(v.At.Add(-v.Overdue).UTC())})
@@ -51,7 +51,7 @@ func (s *server) incidents(ctx context.Context, v *orders.Overview) ([]incident,
 		all = append(all, incident{Kind: "replica_lost", Replica: lost.Name, Since: new(lost.At.UTC())})
 	}
 	failing, err := s.failingEndpoints(ctx)
-	all = append(all, failing...)
+	all = append(append(all, failing...), of.incidents()...)
 	for i := range all {
 		all[i].Totals = append([]currencyTotal{}, all[i].Totals...)
 	}

@@ -35,6 +35,7 @@ type overview struct {
 	Authorizations               int64            `json:"authorizations" doc:"Authorizations that are about to end, or should have ended, and of which something is neither captured nor voided."`
 	OldestChargeOperationSeconds float64          `json:"oldestChargeOperationSeconds" doc:"Age of the oldest open refund, capture or void that its provider has not accepted; 0 if there is none."`
 	Disputes                     int64            `json:"disputes" doc:"Disputes that were neither won nor lost."`
+	Books                        *booksVerdict    `json:"books,omitempty" doc:"What the newest verification of the books found. Absent if there is no report."`
 	Replica                      string           `json:"replica" doc:"Name of the replica that answers." example:"shop-1:4711"`
 	Replicas                     []replica        `json:"replicas" nullable:"false" doc:"The replicas connected to the database."`
 	Steps                        []providerStep   `json:"providerSteps" nullable:"false" doc:"Steps for which replicas have called providers in the last minute, added up."`
@@ -85,7 +86,10 @@ func (s *server) getOverview(ctx context.Context, _ *struct{}) (overview, error)
 		return overview{}, err
 	}
 	out := overviewOf(&v)
-	out.Incidents, err = s.incidents(ctx, &v)
+	if out.Books, err = s.verdict(ctx); err != nil {
+		return out, err
+	}
+	out.Incidents, err = s.incidents(ctx, &v, out.Books)
 	return out, err
 }
 

@@ -188,6 +188,48 @@ func comparisonOf(c *books.Comparison) comparison {
 	return out
 }
 
+// booksVerdict is what the newest verification and the newest comparisons say.
+type booksVerdict struct {
+	Number     int64      `json:"number" minimum:"1" doc:"Of the newest verification with a report."`
+	FinishedAt time.Time  `json:"finishedAt"`
+	Wrong      []string   `json:"wrong" nullable:"false" doc:"The checks of Pawl's own books that failed." example:"[]"`
+	ComparedAt *time.Time `json:"comparedAt,omitempty" doc:"When the books were last compared with those of a provider. Absent: never."`
+	Differ     []string   `json:"differ,omitempty" nullable:"false" doc:"The providers whose newest comparison found differences. Absent: none." example:"[\"charge=https://payments.example.com\"]"`
+
+	foundAt time.Time // the differences
+}
+
+// verdict returns nil if there is no report.
+func (s *server) verdict(ctx context.Context) (*booksVerdict, error) {
+	v, err := s.Books.Verdict(ctx)
+	if err != nil || v.Number == 0 {
+		return nil, orders.Unavailable("read verdict", err)
+	}
+	out := &booksVerdict{Number: v.Number, FinishedAt: v.FinishedAt.UTC(), Wrong: []string{}, Differ: v.Providers, foundAt: v.DiffersAt}
+	for _, name := range v.Wrong {
+		if check := (books.Check{Name: name}); !check.OfProvider() {
+			out.Wrong = append(out.Wrong, name)
+		}
+	}
+	if v.Compared {
+		out.ComparedAt = utc(&v.ComparedAt)
+	}
+	return out, nil
+}
+
+func (v *booksVerdict) incidents() (all []incident) {
+	if v == nil {
+		return nil
+	}
+	if len(v.Wrong) > 0 {
+		all = append(all, incident{Kind: "books_wrong", Since: &v.FinishedAt, Detail: strings.Join(v.Wrong, ", ")})
+	}
+	if len(v.Differ) > 0 {
+		all = append(all, incident{Kind: "books_differ", Since: utc(&v.foundAt), Detail: strings.Join(v.Differ, ", ")})
+	}
+	return all
+}
+
 func stateOfVerification(v *books.Stored) string {
 	switch {
 	case v.Running:

@@ -43,17 +43,17 @@ WHERE v.report IS NOT NULL AND (@number::bigint = 0 OR v.number = @number::bigin
 ORDER BY v.number DESC LIMIT 1;
 
 -- name: VerificationVerdict :one
--- Returns the newest report and its verdict, and the newest comparison that differs, without their texts. Number 0:
--- there is none.
+-- Returns what the newest report and the newest comparisons say. Number 0: there is no report.
 SELECT coalesce(v.number, 0)::bigint AS number, coalesce(v.finished_at, now())::timestamptz AS finished_at, coalesce(v.wrong, '{}')::text[] AS wrong,
-  coalesce(c.number, 0)::bigint AS compared, coalesce(c.finished_at, now())::timestamptz AS compared_at,
-  coalesce(d.number, 0)::bigint AS differs, coalesce(d.finished_at, now())::timestamptz AS differs_since, coalesce(d.providers, '{}')::text[] AS providers
+  (c.compared > 0)::boolean AS compared, coalesce(c.compared_at, now())::timestamptz AS compared_at,
+  coalesce(c.differs_at, now())::timestamptz AS differs_at, coalesce(c.providers, '{}')::text[] AS providers
 FROM (SELECT 1) AS one
 LEFT JOIN LATERAL (SELECT w.number, w.finished_at, w.wrong FROM pawl.verifications AS w WHERE w.report IS NOT NULL ORDER BY w.number DESC LIMIT 1) AS v ON true
-LEFT JOIN LATERAL (SELECT n.number, w.finished_at FROM pawl.newest_comparisons AS n JOIN pawl.verifications AS w ON w.number = n.number
-  ORDER BY n.number DESC LIMIT 1) AS c ON true
-LEFT JOIN LATERAL (SELECT n.number, w.finished_at, n.providers FROM pawl.newest_comparisons AS n JOIN pawl.verifications AS w ON w.number = n.number
-  WHERE EXISTS (SELECT FROM unnest(w.wrong) AS u(name) WHERE starts_with(u.name, 'provider_')) ORDER BY n.number DESC LIMIT 1) AS d ON true;
+CROSS JOIN (
+  SELECT count(*) AS compared, max(w.finished_at) AS compared_at, max(w.finished_at) FILTER (WHERE s.differs) AS differs_at,
+    array_agg(p.provider ORDER BY p.provider) FILTER (WHERE s.differs) AS providers
+  FROM pawl.newest_comparisons AS n JOIN pawl.verifications AS w ON w.number = n.number CROSS JOIN unnest(n.providers) AS p(provider)
+  CROSS JOIN LATERAL (SELECT EXISTS (SELECT FROM unnest(w.wrong) AS u(name) WHERE starts_with(u.name, 'provider_')) AS differs) AS s) AS c;
 
 -- name: VerificationProviders :many
 -- Returns with which providers the books were compared.

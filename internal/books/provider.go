@@ -201,7 +201,7 @@ func (c *comparison) order(keys []db.ProviderKeysRow) {
 		c.ledger.compared(step, wrong)
 	}
 	first := &keys[0]
-	c.judge(single, first.OrderID, charges > 1, fmt.Sprintf("%d live charges", charges))
+	c.judge(single, first.OrderID, charges > 1, fmt.Sprintf("%d live charges of %s %s", charges, keys[0].Amount, keys[0].Currency))
 	if waiting != "" {
 		c.judge(unsettled, first.OrderID, true, whereabouts(first)+waiting)
 	}
@@ -223,7 +223,7 @@ func (c *comparison) take(row *db.ProviderKeysRow) (e entry, found, asked bool) 
 // compare checks what must be true at any time, and reports whether something is wrong.
 func (c *comparison) compare(key *db.ProviderKeysRow, e entry) (wrong bool) {
 	step := fmt.Sprintf("%s of generation %d", key.Step, key.Generation)
-	wrong = c.judge(once, key.OrderID, e.effects > 1, fmt.Sprintf("%s happened %d times", step, e.effects))
+	wrong = c.judge(once, key.OrderID, e.effects > 1, fmt.Sprintf("%s happened %d times: %s %s each time", step, e.effects, e.amount, e.currency))
 	wrong = c.judge(amounts, key.OrderID, e.amount.Cmp(key.Amount) != 0 || e.currency != key.Currency,
 		fmt.Sprintf("%s: %s %s at the provider, %s %s here", step, e.amount, e.currency, key.Amount, key.Currency)) || wrong
 	// An undo names the effect by its reference: a wrong one undoes the effect of another order. If the effect happened
@@ -237,8 +237,8 @@ func (c *comparison) compare(key *db.ProviderKeysRow, e entry) (wrong bool) {
 
 // settled checks what must be true once an order is final, and reports whether it is wrong.
 func (c *comparison) settled(key *db.ProviderKeysRow, e entry) (wrong bool) {
-	says := fmt.Sprintf("%s, %s of generation %d: %s here, %s at the provider",
-		key.Status, key.Step, key.Generation, key.Effect, cmp.Or(e.state, "nothing"))
+	says := fmt.Sprintf("%s, %s of generation %d, %s %s: %s here, %s at the provider",
+		key.Status, key.Step, key.Generation, key.Amount, key.Currency, key.Effect, cmp.Or(e.state, "nothing"))
 	if key.Effect == "stands" {
 		return c.judge(standing, key.OrderID, e.state != live, says)
 	}

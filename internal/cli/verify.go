@@ -235,18 +235,24 @@ func providerAt(ctx context.Context, query *db.Queries, addresses []string) (*bo
 
 // simulatorsOf returns the books of the simulators that the active policy calls, as for --provider.
 func simulatorsOf(ctx context.Context, query *db.Queries) (addresses []string, err error) {
-	active, stored, err := store.Read(ctx, query, nil)
-	for _, v := range stored {
-		if v.Number != active || v.Policy == nil {
-			continue
-		}
-		for _, place := range v.Policy.Places() {
-			if step := v.Policy.Step(place.Step, place.Route); step.Executor == policy.Simulator {
-				addresses = append(addresses, place.String()+"="+step.URL)
-			}
+	active, err := store.Active(ctx, query)
+	if err != nil || active.Version == 0 {
+		return nil, err
+	}
+	source, err := store.Source(ctx, query, active.Version)
+	if err != nil {
+		return nil, err
+	}
+	now, err := policy.Parse([]byte(source))
+	if err != nil {
+		return nil, nil //nolint:nilerr // it is of a newer release, which can be compared with from there
+	}
+	for _, place := range now.Places() {
+		if step := now.Step(place.Step, place.Route); step.Executor == policy.Simulator {
+			addresses = append(addresses, place.String()+"="+step.URL)
 		}
 	}
-	return addresses, err
+	return addresses, nil
 }
 
 // parseProviders parses --provider: the URLs of books, and the steps to compare, also by name. Every key is looked up in

@@ -137,8 +137,33 @@ func figureURL(figure, search, more string) string {
 	return ordersURL(search + " " + more)
 }
 
+// proveBooks starts a verification, which also compares the books with those of the providers that are ticked.
 func (v *visit) proveBooks() error {
-	return v.backTo("/console/books")(v.api.StartVerification(v.r.Context()))
+	if err := v.r.ParseForm(); err != nil {
+		return unusable("The form could not be read.")
+	}
+	compare := client.StartVerificationParams{Compare: v.r.PostForm["compare"]}
+	return v.backTo("/console/books")(v.api.StartVerification(v.r.Context(), compare))
+}
+
+// Took is how many seconds a verification took; 0 if it has not ended.
+func (p booksPage) Took(s client.StoredVerification) float64 {
+	return max(0, s.FinishedAt.Sub(s.StartedAt).Seconds())
+}
+
+// ToDo is what to do about what a check against a provider has found; empty for other checks.
+func (p booksPage) ToDo(check string) string { return differences[check] }
+
+var differences = map[string]string{
+	"provider_standing":   "Look the charge up at the provider. If it never happened there, charge the customer by hand or write it off; if it was refunded there by hand, keep a note.",
+	"provider_live":       "Refund it at the provider by hand, or have the provider send its callback again: Pawl then undoes it.",
+	"provider_amounts":    "Correct the amount at the provider: refund what is too much, or charge what is missing.",
+	"provider_references": "Find the cause before you cancel or refund the order: Pawl's reference may belong to another order.",
+	"provider_single":     "Refund all but the charge that the order page names.",
+	"provider_once":       "Refund the repeated effects at the provider, and report to it that it did one key twice.",
+	"provider_known":      "An order may have been lost in a failover or restore. If nobody sends it again, refund it at the provider.",
+	"provider_unsettled":  "Nothing, while the orders go on. Compare again once they have ended.",
+	"provider_others":     "Find out who charges there beside Pawl.",
 }
 
 // proofStep is the progress of a verification.

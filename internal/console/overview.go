@@ -119,6 +119,10 @@ func wrongOf(i client.Incident) wrong {
 		w.Title, w.Link, w.URL = "Overdue", "Runbook", "/console/runbook#pawlordersnottakenup"
 	case client.IncidentKindReplicaLost:
 		w.Title, w.Link, w.URL, w.Warns = "Replica "+i.Replica, "Runbook", "/console/runbook#pawldown", true
+	case client.IncidentKindBooksWrong:
+		w.Title, w.Link, w.URL = "The books are wrong", "Show what is wrong", "/console/books"
+	case client.IncidentKindBooksDiffer:
+		w.Title, w.Link, w.URL, w.Warns = "The provider's books differ", "Show the differences", "/console/books#provider", true
 	default:
 		w.Title, w.Link, w.URL, w.Warns = "Endpoint "+i.EndpointID, "Show it", endpointURL(i.EndpointID), true
 	}

@@ -1084,6 +1084,32 @@ export interface components {
              */
             status?: number;
         };
+        BooksVerdict: {
+            /**
+             * Format: date-time
+             * @description When the books were last compared with those of a provider. Absent: never.
+             */
+            comparedAt?: string;
+            /**
+             * @description The providers whose newest comparison found differences. Absent: none.
+             * @example [
+             *       "charge=https://payments.example.com"
+             *     ]
+             */
+            differ?: string[];
+            /** Format: date-time */
+            finishedAt: string;
+            /**
+             * Format: int64
+             * @description Of the newest verification with a report.
+             */
+            number: number;
+            /**
+             * @description The checks of Pawl's own books that failed.
+             * @example []
+             */
+            wrong: string[];
+        };
         BulkBody: {
             /** @description For step-result: why it is not done, for programs. */
             code?: string;
@@ -1937,7 +1963,7 @@ export interface components {
             /** @description Of a webhook endpoint. */
             description?: string;
             /**
-             * @description With provider_failing, the code of the last failed call, or why there was no connection. Of a webhook endpoint, its last failure, or why it is disabled.
+             * @description With provider_failing, the code of the last failed call, or why there was no connection. Of a webhook endpoint, its last failure, or why it is disabled. With books_wrong, the checks that failed; with books_differ, the providers.
              * @example connection refused
              */
             detail?: string;
@@ -1957,16 +1983,16 @@ export interface components {
              */
             host?: string;
             /**
-             * @description provider_failing: the circuit breaker of a step is not closed, and orders wait for it or a call failed within half a minute; its orders continue by themselves. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. replica_lost: a replica has ended or lost the database without saying so; others take over its orders. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint.
+             * @description provider_failing: the circuit breaker of a step is not closed, and orders wait for it or a call failed within half a minute; its orders continue by themselves. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. replica_lost: a replica has ended or lost the database without saying so; others take over its orders. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint. books_wrong: the newest verification found errors in the books. books_differ: the newest comparison with a provider found differences.
              * @example provider_failing
              * @enum {string}
              */
-            kind: "provider_failing" | "overdue" | "attention" | "approval" | "replica_lost" | "webhook_failing" | "webhook_disabled";
+            kind: "provider_failing" | "overdue" | "attention" | "approval" | "replica_lost" | "webhook_failing" | "webhook_disabled" | "books_wrong" | "books_differ";
             /** @description More orders may wait. */
             more: boolean;
             /**
              * Format: int64
-             * @description How many orders wait. 0 with overdue and for webhook endpoints.
+             * @description How many orders wait. 0 with overdue, for webhook endpoints and the books.
              */
             orders: number;
             /**
@@ -1988,7 +2014,7 @@ export interface components {
             route?: string;
             /**
              * Format: date-time
-             * @description When it began; with attention and approval, when the oldest order was created; with replica_lost, when it reported last.
+             * @description When it began; with attention and approval, when the oldest order was created; with replica_lost, when it reported last; with books_wrong and books_differ, when that was found last.
              */
             since?: string;
             /**
@@ -2385,6 +2411,8 @@ export interface components {
              * @description Authorizations that are about to end, or should have ended, and of which something is neither captured nor voided.
              */
             authorizations: number;
+            /** @description What the newest verification of the books found. Absent if there is no report. */
+            books?: components["schemas"]["BooksVerdict"];
             /**
              * Format: int64
              * @description Open refunds, captures and voids.
