@@ -151,6 +151,22 @@ func (p booksPage) Took(s client.StoredVerification) float64 {
 	return max(0, s.FinishedAt.Sub(s.StartedAt).Seconds())
 }
 
+// placesAt says which steps are at which address, of providers such as charge=https://pay.example.
+func placesAt(providers []string) (all []string) {
+	steps, urls := map[string][]string{}, []string{}
+	for _, provider := range providers {
+		step, url, _ := strings.Cut(provider, "=")
+		if steps[url] == nil {
+			urls = append(urls, url)
+		}
+		steps[url] = append(steps[url], step)
+	}
+	for _, url := range urls {
+		all = append(all, strings.Join(steps[url], ", ")+" at "+url)
+	}
+	return all
+}
+
 // ToDo is what to do about what a check against a provider has found; empty for other checks.
 func (p booksPage) ToDo(check string) string { return differences[check] }
 

@@ -206,6 +206,15 @@ func (w wrong) Runbook() string {
 	return sections[w.Kind]
 }
 
+// Found is what is wrong with the books: checks, or providers.
+func (w wrong) Found() []string {
+	found := strings.Split(w.Detail, ", ")
+	if w.Kind == client.IncidentKindBooksDiffer {
+		return placesAt(found)
+	}
+	return found
+}
+
 // statusesAt are the states in which a step is done or undone.
 func statusesAt(step fsm.Step) (statuses []string) {
 	for _, state := range fsm.States() {

@@ -58,6 +58,7 @@ var functions = template.FuncMap{
 	"holdURL":     holdURL,
 	"holdWords":   func(hold string) string { return holdWords[hold] },
 	"figureURL":   figureURL,
+	"placesAt":    placesAt,
 	"refundedOf":  refundedOf,
 	"duration":    duration,
 	"atLeast":     atLeast,
