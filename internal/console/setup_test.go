@@ -41,10 +41,11 @@ const patience = time.Minute
 // service is a real one with its console. It is open, so that everybody on this machine may do everything, until it has a token.
 type service struct {
 	*dbtest.Database
-	url    string
-	api    *client.Client // with all rights, as long as the service is open
-	tail   *events.Tail
-	latest atomic.Int64 // how often the console has asked for the latest event
+	url      string
+	provider string         // the books that can be compared with
+	api      *client.Client // with all rights, as long as the service is open
+	tail     *events.Tail
+	latest   atomic.Int64 // how often the console has asked for the latest event
 }
 
 // setup starts a service in which orders of more than 500 USD wait for approval.
@@ -81,7 +82,12 @@ func setupWith(t *testing.T, text string) *service {
 	s.tail = events.NewTail(feed, events.TailConfig{})
 	s.tail.Start()
 	t.Cleanup(func() { s.tail.Stop(ctx) })
-	proof := books.NewVerification(pool, books.VerificationConfig{})
+	proof := books.NewVerification(pool, books.VerificationConfig{
+		At: func(_ context.Context, at []string) (*books.Provider, error) {
+			return &books.Provider{URLs: []string{s.provider}, Compared: at, Key: func(books.Sent) (string, bool) { return "", false }}, nil
+		},
+		Named: func(context.Context) ([]string, error) { return []string{"charge=" + s.provider}, nil },
+	})
 	t.Cleanup(proof.Stop)
 	server := httptest.NewServer(httpapi.New(orders, httpapi.Config{
 		ResponseTimeout: patience, Events: s.tail, Access: control, Books: proof,

@@ -230,6 +230,33 @@ func TestNoPolicyYet(t *testing.T) {
 	s.post(t, "/console/policy/new", url.Values{"source": {"completeWithin: 48h"}}).want(t, 200, "&#43;completeWithin: 48h", "!the active one")
 }
 
+// TestComparing: the books are compared with a provider from the page, which says what differs, or why it is not known.
+func TestComparing(t *testing.T) {
+	t.Parallel()
+	s := setup(t)
+	answer := `{"key":"pawl-` + strings.Repeat("a", 52) + `","orderId":"lost-1","step":"charge","amount":"12","currency":"USD","state":"live","effects":1}`
+	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, answer) }))
+	t.Cleanup(provider.Close)
+	s.provider = provider.URL
+	compare := func() shown {
+		t.Helper()
+		s.post(t, "/console/books", url.Values{"compare": {"charge=" + provider.URL}}).want(t, 303)
+		eventually(t, "the verification ends", func() bool {
+			state, err := s.api.GetVerification(t.Context())
+			return err != nil || state.State != client.VerificationStateRunning
+		})
+		return s.get(t, "/console/books")
+	}
+	s.post(t, "/console/books", url.Values{"compare": {"charge=http://elsewhere.example"}}).want(t, 422, "must be addresses of known providers")
+	compare().want(t, 200, "right in themselves, and differ", "They differ", "lost-1", "12 USD", "What to do:", "charge at "+provider.URL)
+	s.get(t, "/console").want(t, 200, "The provider&#39;s books differ", "charge at "+provider.URL, "compared with a provider", "they differ")
+	answer = ""
+	compare().want(t, 200, "The books are right", "They agree")
+	s.get(t, "/console").want(t, 200, "!books differ", "they agree")
+	answer = "{}"
+	compare().want(t, 200, "which says nothing about the books: ", "there is no key", "They agree")
+}
+
 func TestBooks(t *testing.T) {
 	t.Parallel()
 	s := setup(t)
