@@ -1918,7 +1918,10 @@ type Order struct {
 
 	// Status The status of the order. completed, failed and canceled are final.
 	Status Status `json:"status"`
-	Steps  Steps  `json:"steps"`
+
+	// StatusSince When it came into its status. Only in lists with count.
+	StatusSince time.Time `json:"statusSince,omitempty,omitzero"`
+	Steps       Steps     `json:"steps"`
 
 	// StopRequested A requested stop of the order.
 	StopRequested OrderStopRequested `json:"stopRequested,omitempty,omitzero"`
@@ -3415,7 +3418,7 @@ type ListOrdersParams struct {
 	// Cursor nextCursor of the previous page, with the same filters.
 	Cursor string `form:"cursor,omitempty" json:"cursor,omitempty,omitzero"`
 
-	// Count Also count the orders that match.
+	// Count Also count the orders that match, and say since when each has had its status.
 	Count bool `form:"count,omitempty" json:"count,omitempty,omitzero"`
 
 	// Money Also say what was charged and refunded of each order, and add it up. CSV always has it of each order.

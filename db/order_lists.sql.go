@@ -572,3 +572,36 @@ func (q *Queries) OrdersSearch(ctx context.Context, arg OrdersSearchParams) ([]O
 	}
 	return items, nil
 }
+
+const ordersStatusSince = `-- name: OrdersStatusSince :many
+SELECT n.order_no::bigint AS order_no, c.at FROM unnest($1::bigint[]) AS n(order_no), LATERAL (
+  SELECT t.at FROM pawl.transitions AS t WHERE t.order_no = n.order_no AND t.from_status IS DISTINCT FROM t.to_status
+  ORDER BY t.seq DESC LIMIT 1) AS c
+`
+
+type OrdersStatusSinceRow struct {
+	OrderNo int64
+	At      time.Time
+}
+
+// Finds when orders came into their status: the last row of their history that changed it. An order that is retried has
+// newer rows.
+func (q *Queries) OrdersStatusSince(ctx context.Context, orderNos []int64) ([]OrdersStatusSinceRow, error) {
+	rows, err := q.db.Query(ctx, ordersStatusSince, orderNos)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []OrdersStatusSinceRow
+	for rows.Next() {
+		var i OrdersStatusSinceRow
+		if err := rows.Scan(&i.OrderNo, &i.At); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}

@@ -35,6 +35,7 @@ type order struct {
 	SubmittedBy *string    `json:"submittedBy,omitempty" doc:"Who submitted the order: token:NAME or oidc:ISSUER#SUBJECT. Absent if the caller was not identified." example:"token:shop-web"`
 	*OrderTerms
 	Money          *Money     `json:"money,omitempty" doc:"What was charged and refunded of it. Only in lists that asked for it, and absent if it was never charged."`
+	StatusSince    *time.Time `json:"statusSince,omitempty" doc:"When it came into its status. Only in lists with count."`
 	Hold           *string    `json:"hold,omitempty" enum:"retry,callback,scheduled,queued,approval,paused,attention" doc:"What the order is waiting for. Absent while it is in progress or finished."`
 	HoldReason     *string    `json:"holdReason,omitempty"`
 	ResumesAt      *time.Time `json:"resumesAt,omitempty" doc:"When a held order continues at the latest. Absent if it waits for a person, or for another order with its concurrency key."`
@@ -461,6 +462,7 @@ func (o *order) append(b []byte) []byte {
 	if o.Money != nil {
 		b = appendRare(append(b, `,"money":`...), o.Money)
 	}
+	b = appendOptionalTime(b, `,"statusSince":`, o.StatusSince)
 	b = appendOptional(b, `,"hold":`, o.Hold)
 	b = appendOptional(b, `,"holdReason":`, o.HoldReason)
 	b = appendOptionalTime(b, `,"resumesAt":`, o.ResumesAt)

@@ -99,7 +99,7 @@ type listOrdersRequest struct {
 	Sort        string      `query:"sort" enum:"newest,oldest" default:"newest" doc:"Sort order, by creation."`
 	Limit       int32       `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"Maximum number of orders."`
 	Cursor      string      `query:"cursor" doc:"nextCursor of the previous page, with the same filters."`
-	Count       bool        `query:"count" doc:"Also count the orders that match."`
+	Count       bool        `query:"count" doc:"Also count the orders that match, and say since when each has had its status."`
 	Money       bool        `query:"money" doc:"Also say what was charged and refunded of each order, and add it up. CSV always has it of each order."`
 	Format      csvFormat   `query:"format" doc:"Format of the response; JSON by default."`
 }
@@ -147,6 +147,9 @@ func (s *server) listOrders(ctx context.Context, in *listOrdersRequest) (page or
 		page.NextCursor = sealCursor(in.binding(), decimalText(next))
 	}
 	page.Orders = each(rows, orderOf)
+	if err == nil && in.Count {
+		err = s.addStatusSince(ctx, page.Orders, rows)
+	}
 	if err = cmp.Or(err, uncounted); err != nil || !in.Money && !wantsCSV(httpRequestOf(ctx)) {
 		return page, err
 	}
@@ -154,6 +157,16 @@ func (s *server) listOrders(ctx context.Context, in *listOrdersRequest) (page or
 		page.Totals = append(page.Totals, moneyTotal{m.Currency, moneyOf(&m)})
 	}
 	return page, s.addMoney(ctx, page.Orders, rows)
+}
+
+func (s *server) addStatusSince(ctx context.Context, page []order, rows []orders.Order) error {
+	found, err := s.engine.Orders.StatusSince(ctx, rows)
+	for i := range page {
+		if at, ok := found[rows[i].OrderNo]; ok {
+			page[i].StatusSince = utc(&at)
+		}
+	}
+	return err
 }
 
 // addMoney adds to orders what was charged and refunded of them.

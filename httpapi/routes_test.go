@@ -159,7 +159,7 @@ func TestPages(t *testing.T) {
 	}
 	docs := b.get(t, "/docs").body
 	for _, text := range []string{"/api/orders/process", "/problems/order_conflict", `href="#type-Order"`, "If-None-Match",
-		"nextCursor", "a time (RFC 3339)", "<h2>Orders and their history</h2>"} {
+		"nextCursor", "a time (RFC 3339)", `<h2 id="tag-orders">Orders and their history</h2>`} {
 		if !strings.Contains(docs, text) {
 			t.Errorf("/docs does not mention %s", text)
 		}

@@ -193,6 +193,13 @@ SELECT o.* FROM pawl.full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT pawl.orders_within(@order_nos::bigint[], @bytes::bigint)))
 ORDER BY array_position(@order_nos::bigint[], o.order_no);
 
+-- name: OrdersStatusSince :many
+-- Finds when orders came into their status: the last row of their history that changed it. An order that is retried has
+-- newer rows.
+SELECT n.order_no::bigint AS order_no, c.at FROM unnest(@order_nos::bigint[]) AS n(order_no), LATERAL (
+  SELECT t.at FROM pawl.transitions AS t WHERE t.order_no = n.order_no AND t.from_status IS DISTINCT FROM t.to_status
+  ORDER BY t.seq DESC LIMIT 1) AS c;
+
 -- name: OrdersMoney :many
 -- Adds up the money of some orders by currency, as VerifyMoney does: of each order, or of all of them, with order_no 0.
 -- Orders that were never charged have none.

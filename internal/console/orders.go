@@ -29,6 +29,9 @@ type ordersPage struct {
 	Verbs   []*verb           // for selected orders
 	Fits    string            // the first of them that an order on the page allows
 	Help    [][2]string
+	Chips   []view // the search without one of its words, named by the word
+	Oldest  bool   // they are sorted by age, the oldest first
+	Sorted  string // the search in the other order
 }
 
 type view struct{ Name, Search string }
@@ -89,6 +92,7 @@ func (v *visit) orders() error {
 		}
 	}
 	p.Notes = s.notes
+	p.describe(s)
 	if v.query("none") != "" && len(p.Orders) > 0 {
 		p.Notes = append(p.Notes, "No order was chosen. Tick some in the list.")
 	}
@@ -99,6 +103,23 @@ func (v *visit) orders() error {
 		p.Meant = s.meant
 	}
 	return v.show("orders", page{Title: "Orders", Data: p})
+}
+
+// describe says how the list was filtered and sorted, and how else it can be.
+func (p *ordersPage) describe(s *search) {
+	var words, unsorted []string
+	for _, w := range wordsOf(p.Search) {
+		if words = append(words, w.typed); !strings.HasPrefix(strings.ToLower(w.typed), "sort:") {
+			unsorted = append(unsorted, w.typed)
+		}
+	}
+	for i, word := range words {
+		p.Chips = append(p.Chips, view{word, strings.Join(slices.Concat(words[:i], words[i+1:]), " ")})
+	}
+	p.Oldest = s.filter.Sort == client.ListOrdersParamsSortOldest
+	if p.Sorted = strings.Join(unsorted, " "); !p.Oldest {
+		p.Sorted = strings.TrimSpace(p.Sorted + " sort:oldest")
+	}
 }
 
 // findByTerm finds orders by a term. only is the ID of the order that has it as its ID, or that is the only match.

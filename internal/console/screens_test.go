@@ -59,6 +59,9 @@ func TestErrors(t *testing.T) {
 	escaped := strings.NewReplacer("&", "&amp;", "+", "&#43;").Replace
 	s.get(t, "/console/errors").want(t, 200, "out_of_stock", `<bdi>&lt;i&gt;second</bdi>`,
 		`href="`+escaped("/console/bulk?"+filter.Encode())+`"`, `href="`+escaped(ordersOf(`status:failed step:reserve code:"out_of_stock"`))+`"`)
+	since := `data-label="In it since:"><time datetime=`
+	s.get(t, ordersOf("status:failed sort:oldest")).want(t, 200, since, "oldest first, <a href=\"/console/orders?q=status%3afailed\">newest first</a>",
+		`aria-label="Remove status:failed"`, `href="/console/orders?q=sort%3aoldest"`)
 	s.get(t, "/console/errors", s.token(t, "reader", access.Read)...).want(t, 200, "out_of_stock", "!again from the start")
 }
 

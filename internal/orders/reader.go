@@ -399,6 +399,20 @@ func (r *Reader) MoneyOf(ctx context.Context, page []Order) (map[int64]Money, er
 	return found, Unavailable("read money", err)
 }
 
+// StatusSince finds when each order of a page came into its status, by order number. Errors: ErrUnavailable.
+func (r *Reader) StatusSince(ctx context.Context, page []Order) (map[int64]time.Time, error) {
+	numbers := make([]int64, len(page))
+	for i := range page {
+		numbers[i] = page[i].OrderNo
+	}
+	rows, err := Read(ctx, r, r.query.OrdersStatusSince, numbers)
+	found := make(map[int64]time.Time, len(rows))
+	for _, row := range rows {
+		found[row.OrderNo] = row.At
+	}
+	return found, Unavailable("read when orders changed", err)
+}
+
 // Totals adds up the money of the orders that match a filter, by currency, from the first page on, among as many orders
 // as a page examines at most. n is how many they are; more: others may match. Errors: ErrUnavailable.
 func (r *Reader) Totals(ctx context.Context, f Filter) (totals []Money, n int64, more bool, err error) {

@@ -2364,6 +2364,11 @@ export interface components {
             startAt?: string;
             /** @example completed */
             status: components["schemas"]["Status"];
+            /**
+             * Format: date-time
+             * @description When it came into its status. Only in lists with count.
+             */
+            statusSince?: string;
             steps: components["schemas"]["Steps"];
             /**
              * @description A requested stop of the order.
@@ -4536,7 +4541,7 @@ export interface operations {
                 limit?: number;
                 /** @description nextCursor of the previous page, with the same filters. */
                 cursor?: string;
-                /** @description Also count the orders that match. */
+                /** @description Also count the orders that match, and say since when each has had its status. */
                 count?: boolean;
                 /** @description Also say what was charged and refunded of each order, and add it up. CSV always has it of each order. */
                 money?: boolean;
