@@ -3397,6 +3397,12 @@ type ListOrdersParams struct {
 	// Refunded Only orders of which something was refunded, or whose charge was undone.
 	Refunded bool `form:"refunded,omitempty" json:"refunded,omitempty,omitzero"`
 
+	// Authorized Only orders of which something is authorized, and neither captured nor voided.
+	Authorized bool `form:"authorized,omitempty" json:"authorized,omitempty,omitzero"`
+
+	// Voided Only orders of whose authorization something was voided.
+	Voided bool `form:"voided,omitempty" json:"voided,omitempty,omitzero"`
+
 	// Refund open: only orders with a requested refund that is neither done nor failed. failed: with a refund that failed, and none requested since.
 	Refund ListOrdersParamsRefund `form:"refund,omitempty" json:"refund,omitempty,omitzero"`
 

@@ -92,6 +92,8 @@ type listOrdersRequest struct {
 	Currency    string      `query:"currency" doc:"Only orders in this currency (ISO 4217)." example:"USD"`
 	Charged     bool        `query:"charged" doc:"Only orders that were charged, also if the charge was undone since."`
 	Refunded    bool        `query:"refunded" doc:"Only orders of which something was refunded, or whose charge was undone."`
+	Authorized  bool        `query:"authorized" doc:"Only orders of which something is authorized, and neither captured nor voided."`
+	Voided      bool        `query:"voided" doc:"Only orders of whose authorization something was voided."`
 	Refund      string      `query:"refund" enum:"open,failed" doc:"open: only orders with a requested refund that is neither done nor failed. failed: with a refund that failed, and none requested since."`
 	Dispute     string      `query:"dispute" enum:"open,won,lost" doc:"Only orders with a dispute that is open, or was won or lost."`
 	CreatedFrom time.Time   `query:"createdFrom" doc:"Only orders created at this time or later (RFC 3339)."`
@@ -185,7 +187,7 @@ func (in *listOrdersRequest) filter() (orders.Filter, error) {
 		Statuses: statesOf(in.Status), CustomerID: in.CustomerID, Item: in.Item, Hold: in.Hold, HoldReason: in.HoldReason,
 		FailureStep: in.FailureStep, FailureCode: in.FailureCode, AmountFrom: in.AmountFrom.decimal(), AmountTo: in.AmountTo.decimal(),
 		CreatedFrom: in.CreatedFrom, CreatedTo: in.CreatedTo, Oldest: in.Sort == oldestFirst, Limit: in.Limit,
-		Currency: in.Currency, Charged: in.Charged, Refunded: in.Refunded, Refund: in.Refund, Dispute: in.Dispute,
+		Currency: in.Currency, Charged: in.Charged, Refunded: in.Refunded, Authorized: in.Authorized, Voided: in.Voided, Refund: in.Refund, Dispute: in.Dispute,
 	}
 	if err := in.check(); err != nil || in.Cursor == "" {
 		return f, err
@@ -221,7 +223,7 @@ func (in *listOrdersRequest) check() error {
 func (in *listOrdersRequest) binding() []string {
 	return []string{"orders", fmt.Sprint(in.Status), in.CustomerID, in.Item, in.Hold, in.HoldReason,
 		in.CreatedFrom.UTC().String(), in.CreatedTo.UTC().String(),
-		in.FailureStep, in.FailureCode, string(in.AmountFrom), string(in.AmountTo), in.Sort, in.Currency, fmt.Sprint(in.Charged, in.Refunded), in.Refund, in.Dispute}
+		in.FailureStep, in.FailureCode, string(in.AmountFrom), string(in.AmountTo), in.Sort, in.Currency, fmt.Sprint(in.Charged, in.Refunded, in.Authorized, in.Voided), in.Refund, in.Dispute}
 }
 
 // oldestFirst is the value of sort that is not the default.

@@ -172,6 +172,12 @@ SELECT ARRAY(
         AND (NOT @charged::boolean OR EXISTS (SELECT 1 FROM pawl.charges AS g WHERE g.order_no = o.order_no))
         AND (NOT @refunded::boolean OR EXISTS (
           SELECT 1 FROM pawl.charge_operations AS u WHERE u.order_no = o.order_no AND u.kind = 'refund' AND u.state = 'done'))
+        AND (NOT @authorized::boolean OR EXISTS (
+          SELECT 1 FROM pawl.charges AS g WHERE g.order_no = o.order_no AND g.refunded_at IS NULL AND g.capture IS NOT NULL AND g.captured_at IS NULL
+            AND g.amount > (SELECT coalesce(sum(u.amount + coalesce(u.voided, 0)), 0) FROM pawl.charge_operations AS u
+              WHERE u.order_no = g.order_no AND u.generation = g.generation AND u.kind <> 'refund' AND u.state = 'done')))
+        AND (NOT @voided::boolean OR o.charge_operations IS NOT NULL AND EXISTS (
+          SELECT 1 FROM pawl.charge_operations AS u WHERE u.order_no = o.order_no AND u.state = 'done' AND (u.kind = 'void' OR u.voided > 0)))
         AND (@refund::text = '' OR o.charge_operations IS NOT NULL AND EXISTS (
           SELECT 1 FROM pawl.charge_operations AS u WHERE u.order_no = o.order_no AND u.kind = 'refund' AND u.number > 0
             AND CASE WHEN @refund::text = 'open' THEN u.state NOT IN ('done', 'failed') ELSE u.state = 'failed' AND NOT EXISTS (

@@ -92,6 +92,8 @@ func TestFiguresAddUp(t *testing.T) {
 		t.Errorf("%d links: %s", links, page.body)
 	}
 	s.get(t, "/console").want(t, 200, `href="/console/orders?q=dispute%3Aopen"`)
+	s.get(t, "/console/orders?q=authorized:yes").want(t, 200, ">authorized</bdi>", ">captured in part</bdi>", "!>captured at last</bdi>", "!>voided</bdi>", "!>kept</bdi>")
+	s.get(t, "/console/orders?q=voided:yes").want(t, 200, ">voided</bdi>", "!>authorized</bdi>", "!>kept</bdi>", "!>refunded</bdi>")
 
 	s.sql(t, `SET session_replication_role = replica; INSERT INTO forgotten_sums (placed_on, currency, status, orders, charges, charged, kept)
 		VALUES ('2020-01-01', 'USD', 'completed', 1, 1, 5, 5); RESET session_replication_role`)

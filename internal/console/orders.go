@@ -60,6 +60,8 @@ var searchHelp = [][2]string{
 	{`currency:USD`, "in this currency"},
 	{`charged:yes`, "it was charged, also if that was undone"},
 	{`refunded:yes`, "something of it was refunded, or its charge was undone"},
+	{`authorized:yes`, "something of it is authorized, and neither captured nor voided"},
+	{`voided:yes`, "something of its authorization was voided"},
 	{`refund:open`, "a refund is under way; failed: one failed, and none was requested since"},
 	{`dispute:open`, "the customer disputes the charge; also won, lost"},
 	{`from:2026-11-01`, "created on or after that day; also a time, today, yesterday, 90m, 24h, 7d (UTC)"},
@@ -184,7 +186,7 @@ func (v *visit) findByID(ids ...string) (string, error) {
 func (v *visit) find(s *search, p *ordersPage) error {
 	filter := s.filter
 	filter.Limit, filter.Cursor, filter.Count = ordersOfPage, v.query("cursor"), true
-	filter.Money = filter.Charged || filter.Refunded || filter.Refund != "" || filter.Dispute != "" || filter.Currency != ""
+	filter.Money = filter.Charged || filter.Refunded || filter.Authorized || filter.Voided || filter.Refund != "" || filter.Dispute != "" || filter.Currency != ""
 	list, err := v.api.ListOrders(v.r.Context(), filter)
 	if problem := refusedInput(err); problem != nil {
 		for _, field := range problem.Errors {

@@ -52,6 +52,14 @@ var qualifiers = map[string]func(s *search, value string) (wrong string){
 		s.filter.Refunded = true
 		return notOneOf("refunded", value)
 	},
+	"authorized": func(s *search, value string) string {
+		s.filter.Authorized = true
+		return notOneOf("authorized", value)
+	},
+	"voided": func(s *search, value string) string {
+		s.filter.Voided = true
+		return notOneOf("voided", value)
+	},
 	"refund": func(s *search, value string) string {
 		s.filter.Refund = client.ListOrdersParamsRefund(strings.ToLower(value))
 		return notOneOf("refund", value)
@@ -70,14 +78,16 @@ var qualifiers = map[string]func(s *search, value string) (wrong string){
 
 // valuesOf has the values of qualifiers that take only these.
 var valuesOf = map[string][]string{
-	"status":   append(fixed(fsm.States()), "open"),
-	"hold":     fsm.Holds(),
-	"step":     fixed(fsm.Steps()),
-	"charged":  {"yes"},
-	"refunded": {"yes"},
-	"refund":   {"open", "failed"},
-	"dispute":  {"open", "won", "lost"},
-	"sort":     {"newest", "oldest"},
+	"status":     append(fixed(fsm.States()), "open"),
+	"hold":       fsm.Holds(),
+	"step":       fixed(fsm.Steps()),
+	"charged":    {"yes"},
+	"refunded":   {"yes"},
+	"authorized": {"yes"},
+	"voided":     {"yes"},
+	"refund":     {"open", "failed"},
+	"dispute":    {"open", "won", "lost"},
+	"sort":       {"newest", "oldest"},
 }
 
 func fixed[T ~string](words []T) (all []string) {

@@ -184,6 +184,8 @@ type Filter struct {
 	Currency               string
 	Charged                bool   // also if the charge was undone
 	Refunded               bool   // something of it was refunded, or its charge was undone
+	Authorized             bool   // something of it is authorized, and neither captured nor voided
+	Voided                 bool   // something of its authorization was voided
 	Refund                 string // open: one is neither done nor failed; failed: one failed, and none was requested since
 	Dispute                string // open, or the state of one of its disputes: won or lost
 }
@@ -350,7 +352,7 @@ func (f *Filter) query(w window) db.OrdersFindParams {
 	q := db.OrdersFindParams{
 		Statuses: statusesOf(f), Item: f.Item, CustomerID: f.CustomerID, Reason: f.HoldReason,
 		FailureStep: f.FailureStep, FailureCode: f.FailureCode, AmountTo: largest, Oldest: f.Oldest, SubmittedBy: f.SubmittedBy,
-		Currency: f.Currency, Charged: f.Charged, Refunded: f.Refunded, Refund: f.Refund, Dispute: f.Dispute,
+		Currency: f.Currency, Charged: f.Charged, Refunded: f.Refunded, Authorized: f.Authorized, Voided: f.Voided, Refund: f.Refund, Dispute: f.Dispute,
 		After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to,
 	}
 	if f.AmountFrom != nil {

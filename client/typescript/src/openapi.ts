@@ -4527,6 +4527,10 @@ export interface operations {
                 charged?: boolean;
                 /** @description Only orders of which something was refunded, or whose charge was undone. */
                 refunded?: boolean;
+                /** @description Only orders of which something is authorized, and neither captured nor voided. */
+                authorized?: boolean;
+                /** @description Only orders of whose authorization something was voided. */
+                voided?: boolean;
                 /** @description open: only orders with a requested refund that is neither done nor failed. failed: with a refund that failed, and none requested since. */
                 refund?: "open" | "failed";
                 /** @description Only orders with a dispute that is open, or was won or lost. */
