@@ -175,6 +175,19 @@ func TestOverviewOfALot(t *testing.T) {
 	}
 }
 
+// TestFailingEndpoint: the page of an endpoint says first what is wrong, what waits, and what to do.
+func TestFailingEndpoint(t *testing.T) {
+	t.Parallel()
+	failing := &client.WebhookEndpoint{ID: "whe_1", State: "enabled", Failures: 3, FailingSince: time.Now().Add(-time.Hour), Undelivered: 5}
+	text := render(t, "webhook", client.Caller{}, endpointPage{WebhookEndpoint: failing, Exhausted: true})
+	for _, want := range []string{"It does not accept events", "<strong>5</strong> events wait", ">in 4 days<", "state=exhausted", "#pawlwebhookendpointfailing"} {
+		assert.Contains(t, text, want, "the page lacks")
+	}
+	disabled := &client.WebhookEndpoint{ID: "whe_1", State: "disabled", DisabledAt: time.Now(), DisabledReason: "gone", Undelivered: 1}
+	text = render(t, "webhook", client.Caller{}, endpointPage{WebhookEndpoint: disabled})
+	assert.Contains(t, text, "<bdi>gone</bdi>. <strong>1</strong> event waits.", "the page lacks")
+}
+
 // TestNoneOnThisPage: a page without orders says that no order waits only if there is no next page.
 func TestNoneOnThisPage(t *testing.T) {
 	t.Parallel()
@@ -191,7 +204,8 @@ func TestNoneOnThisPage(t *testing.T) {
 func render(t *testing.T, name string, me client.Caller, data any) string {
 	t.Helper()
 	var text bytes.Buffer
-	f := frame{page: page{Data: data}, Me: &me, Asset: func(string) string { return "" }, May: func(string) bool { return true }}
+	f := frame{page: page{Data: data}, Me: &me, Asset: func(string) string { return "" }, May: func(string) bool { return true },
+		Query: func(string) string { return "" }}
 	assert.NoError(t, templates[name].ExecuteTemplate(&text, "layout", f))
 	return text.String()
 }

@@ -167,6 +167,7 @@ func TestDeliveries(t *testing.T) {
 	s.get(t, "/console/delivery"+one).want(t, 200, "skipped", "entered by hand", "!>Skip<")
 	s.post(t, "/console/delivery/skip"+one, url.Values{"reason": {"twice"}, "requestId": {"2"}, "person": {"local"}}).
 		want(t, 409, "already been delivered or skipped")
+	s.get(t, "/console/webhook/recover?id=whe_1").want(t, 200, "Exhausted now: 59: 59 × inventory.adjusted.")
 	s.do(t, "/console/webhook/recover?id=whe_1", "since", "yesterday").want(t, 422, "must be like")
 	since := time.Now().UTC().Add(-time.Hour).Format("2006-01-02T15:04")
 	s.do(t, "/console/webhook/recover?id=whe_1", "since", since).want(t, 200, "59 deliveries are sent again")

@@ -3,8 +3,10 @@ package console
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -19,6 +21,14 @@ func (v *visit) showEndpoints() error {
 	}
 	return v.show("webhooks", page{Title: "Webhooks", Data: list.Endpoints})
 }
+
+// DisabledBy is when the endpoint is disabled if it goes on to fail.
+func (p endpointPage) DisabledBy() time.Time {
+	return p.FailingSince.Add(failingDays * 24 * time.Hour)
+}
+
+// failingDays is how many days of failures disable an endpoint.
+const failingDays = 5
 
 // endpointPage is an endpoint with a page of its deliveries.
 type endpointPage struct {
@@ -69,7 +79,41 @@ func (v *visit) doEndpoint() error {
 	if err != nil {
 		return err
 	}
-	return v.perform(v.endpointTasks(endpoint))
+	tasks := v.endpointTasks(endpoint)
+	if v.r.Method == http.MethodGet && v.r.PathValue("task") == "recover" {
+		if err := v.sayWhatIsSent(endpoint.ID, tasks); err != nil {
+			return err
+		}
+	}
+	return v.perform(tasks)
+}
+
+// sayWhatIsSent adds to the page of a recovery which deliveries are exhausted now.
+func (v *visit) sayWhatIsSent(id string, tasks []*task) error {
+	const most = 200
+	list, err := v.api.ListDeliveries(v.r.Context(), id, client.ListDeliveriesParams{State: client.ListDeliveriesParamsStateExhausted, Limit: most})
+	if err != nil {
+		return err
+	}
+	types := map[string]int{}
+	for i := range list.Deliveries {
+		types[list.Deliveries[i].Type]++
+	}
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(types)) {
+		parts = append(parts, fmt.Sprintf("%d × %s", types[name], name))
+	}
+	note := "No delivery is exhausted now. Pending ones are sent by themselves."
+	if n := int64(len(list.Deliveries)); n > 0 {
+		note = fmt.Sprintf("Exhausted now: %s: %s. The newest was created %s.", atLeast(n, list.NextCursor != ""), strings.Join(parts, ", "),
+			distance(time.Since(list.Deliveries[0].CreatedAt)))
+	}
+	for _, t := range tasks {
+		if t.Name == "recover" {
+			t.Notes = append(t.Notes, note)
+		}
+	}
+	return nil
 }
 
 // newEndpoint creates an endpoint. Only the answer to its form has the secret. If the form is sent again, the API
@@ -144,7 +188,7 @@ func (v *visit) endpointTasks(e *client.WebhookEndpoint) []*task {
 		},
 		v.enableTask(e),
 		&task{
-			Name: "recover", Label: "Recover", operation: "recoverDeliveries",
+			Name: "recover", Label: "Resend exhausted", operation: "recoverDeliveries",
 			Heading: "Resend exhausted deliveries?", Button: "Send them again",
 			Notes: []string{"All exhausted deliveries are sent as if they were new, oldest first; 10,000 at most."},
 			fields: []field{{Name: "since", Label: "Last attempt at this time or later (UTC)", Type: "datetime-local", Required: true,
