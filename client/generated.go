@@ -222,6 +222,12 @@ const (
 	MovementKindSet        MovementKind = "set"
 )
 
+// Defines values for OrderApprovalOnTimeout.
+const (
+	OrderApprovalOnTimeoutApprove OrderApprovalOnTimeout = "approve"
+	OrderApprovalOnTimeoutCancel  OrderApprovalOnTimeout = "cancel"
+)
+
 // Defines values for OrderHold.
 const (
 	OrderHoldApproval  OrderHold = "approval"
@@ -1816,6 +1822,9 @@ type Order struct {
 	// Examples: 99.99
 	Amount Decimal `json:"amount"`
 
+	// ApprovalOnTimeout What happens at approvalUntil if nobody decides before. Absent unless the order waits for approval, and in problems.
+	ApprovalOnTimeout OrderApprovalOnTimeout `json:"approvalOnTimeout,omitempty,omitzero"`
+
 	// ApprovalUntil When the approval times out and the policy decides. Absent if it does not.
 	ApprovalUntil time.Time `json:"approvalUntil,omitempty,omitzero"`
 
@@ -1937,6 +1946,9 @@ type Order struct {
 	// Voids The requested voids, oldest first. One without requestId asks the provider whether the authorization has ended.
 	Voids []Capture `json:"voids,omitempty,omitzero"`
 }
+
+// OrderApprovalOnTimeout What happens at approvalUntil if nobody decides before. Absent unless the order waits for approval, and in problems.
+type OrderApprovalOnTimeout string
 
 // OrderHold What the order is waiting for. Absent while it is in progress or finished.
 type OrderHold string

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"iter"
 	"maps"
@@ -72,14 +73,31 @@ func (e *core) wantsAnother(o *orders.Order, q *Request) (bool, error) {
 	return rule != nil && rule.ByAnother, nil
 }
 
+// ApprovalOnTimeout returns what happens to an order when its wait for approval times out: policy.ApprovalCancel or
+// policy.ApprovalApprove. Empty: it does not wait, or this process does not know its policy.
+func (e *Engine) ApprovalOnTimeout(o *orders.Order) string {
+	if !orders.HeldFor(o, fsm.HoldApproval) {
+		return ""
+	}
+	p, known := e.policies.byVersion(o.Policy)
+	if !known {
+		return ""
+	}
+	return onTimeout(approvalOf(p, o))
+}
+
+// onTimeout is what a rule says, or, if the rule is gone, policy.ApprovalCancel.
+func onTimeout(rule *policy.Approval) string {
+	return cmp.Or(or(rule).OnTimeout, policy.ApprovalCancel)
+}
+
 // endApproval applies the policy's onTimeout to orders that were not approved in time.
 func (e *core) endApproval(runs []*run) []*run {
 	for _, r := range runs {
 		o := &r.order
 		p, _ := e.policies.byVersion(o.Policy)
-		rule := approvalOf(p, o)
 		rows, err := e.query.ApprovalTimedOut(e.ctx, db.ApprovalTimedOutParams{
-			OrderNo: o.OrderNo, Expected: o.Status, Fence: o.Fence, Seq: o.Seq, Approves: rule != nil && rule.OnTimeout == policy.ApprovalApprove})
+			OrderNo: o.OrderNo, Expected: o.Status, Fence: o.Fence, Seq: o.Seq, Approves: onTimeout(approvalOf(p, o)) == policy.ApprovalApprove})
 		if err != nil {
 			e.failed("end the wait for an approval", err, []*run{r}, toRetry)
 			continue

@@ -50,7 +50,7 @@ func (s *server) recordDispute(w http.ResponseWriter, r *sent[disputeBody]) erro
 	if o, err = s.engine.Do(ctx, q); err != nil {
 		return err
 	}
-	wire := answerOf(&o, r.ignored)
+	wire := s.answerOf(&o, r.ignored)
 	wire.DryRun = q.DryRun
 	writeOrderStatus(w, wire, http.StatusOK)
 	return nil

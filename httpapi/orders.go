@@ -53,7 +53,7 @@ func (s *server) getOrder(ctx context.Context, in *getOrderRequest) (*getOrderAn
 	if err != nil {
 		return nil, err
 	}
-	out := &getOrderAnswer{Status: http.StatusOK, ETag: entityTag(o.Seq), CacheControl: "no-cache", Body: orderOf(&o)}
+	out := &getOrderAnswer{Status: http.StatusOK, ETag: entityTag(o.Seq), CacheControl: "no-cache", Body: s.orderOf(&o)}
 	if matches(in.IfNoneMatch, out.ETag) {
 		out.Status = http.StatusNotModified
 	}
@@ -148,7 +148,7 @@ func (s *server) listOrders(ctx context.Context, in *listOrdersRequest) (page or
 	if next > 0 {
 		page.NextCursor = sealCursor(in.binding(), decimalText(next))
 	}
-	page.Orders = each(rows, orderOf)
+	page.Orders = each(rows, s.orderOf)
 	if err == nil && in.Count {
 		err = s.addStatusSince(ctx, page.Orders, rows)
 	}

@@ -208,14 +208,23 @@ func (s *server) writeOrder(w http.ResponseWriter, o *orders.Order, want prefere
 	if applied := want.applied(true); applied != "" {
 		w.Header().Set("Preference-Applied", applied)
 	}
-	writeOrderStatus(w, answerOf(o, ignored), http.StatusOK)
+	writeOrderStatus(w, s.answerOf(o, ignored), http.StatusOK)
 }
 
 // answerOf is the order as the API shows it, with the ignored fields of the request.
-func answerOf(o *orders.Order, ignored []string) *order {
-	wire := orderOf(o)
+func (s *server) answerOf(o *orders.Order, ignored []string) *order {
+	wire := s.orderOf(o)
 	wire.IgnoredFields = ignored
 	return &wire
+}
+
+// orderOf is the order as the API shows it, with what its policy says.
+func (s *server) orderOf(o *orders.Order) order {
+	wire := orderOf(o)
+	if wire.OrderTerms != nil && wire.ApprovalUntil != nil {
+		wire.OnTimeout = s.engine.ApprovalOnTimeout(o)
+	}
+	return wire
 }
 
 // writeAccepted answers 202, with Location and Retry-After.
@@ -226,7 +235,7 @@ func (s *server) writeAccepted(w http.ResponseWriter, o *orders.Order, want pref
 	}
 	header.Set("Location", "/api/orders/"+url.PathEscape(o.OrderID))
 	header.Set("Retry-After", retryAfter(o, s.clock))
-	writeOrderStatus(w, answerOf(o, ignored), http.StatusAccepted)
+	writeOrderStatus(w, s.answerOf(o, ignored), http.StatusAccepted)
 }
 
 func writeOrderStatus(w http.ResponseWriter, o *order, status int) {

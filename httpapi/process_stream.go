@@ -304,7 +304,7 @@ func (st *orderStream) order(text []byte) (o *orders.Order, answer *order, err e
 	if err != nil {
 		return nil, nil, err
 	}
-	return o, answerOf(o, withMetadata(ignored, in, o)), nil
+	return o, st.answerOf(o, withMetadata(ignored, in, o)), nil
 }
 
 // give queues an answer for write.

@@ -37,10 +37,10 @@ func (s *server) searchOrders(ctx context.Context, in *searchOrdersRequest) (out
 		return out, invalidParameter("term", "invalid", "must have 1 to 255 characters, without control characters, or blanks at either end")
 	}
 	matches, more, err := s.engine.Orders.Search(ctx, in.Term, in.Limit)
-	out.Matches, out.More = each(matches, searchMatchOf), more
+	out.Matches, out.More = each(matches, s.searchMatchOf), more
 	return out, err
 }
 
-func searchMatchOf(m *orders.Match) searchMatch {
-	return searchMatch{Matched: m.Matched, Key: m.Key, Order: orderOf(&m.Order)}
+func (s *server) searchMatchOf(m *orders.Match) searchMatch {
+	return searchMatch{Matched: m.Matched, Key: m.Key, Order: s.orderOf(&m.Order)}
 }

@@ -197,7 +197,7 @@ func (s *server) do(w http.ResponseWriter, r *http.Request, q *engine.Request, i
 	case err != nil:
 		return err
 	case q.DryRun:
-		wire := answerOf(&o, ignored)
+		wire := s.answerOf(&o, ignored)
 		wire.DryRun = true
 		writeOrderStatus(w, wire, http.StatusOK)
 	case q.Open(&o):

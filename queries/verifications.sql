@@ -52,12 +52,12 @@ LEFT JOIN LATERAL (SELECT w.number, w.finished_at, w.wrong FROM pawl.verificatio
 CROSS JOIN (
   SELECT count(*) AS compared, max(w.finished_at) AS compared_at, max(w.finished_at) FILTER (WHERE s.differs) AS differs_at,
     array_agg(p.provider ORDER BY p.provider) FILTER (WHERE s.differs) AS providers
-  FROM pawl.newest_comparisons AS n JOIN pawl.verifications AS w ON w.number = n.number CROSS JOIN unnest(n.providers) AS p(provider)
+  FROM pawl.newest_comparisons AS n JOIN pawl.verifications AS w ON w.number = n.number CROSS JOIN LATERAL unnest(n.providers) AS p(provider)
   CROSS JOIN LATERAL (SELECT EXISTS (SELECT FROM unnest(w.wrong) AS u(name) WHERE starts_with(u.name, 'provider_')) AS differs) AS s) AS c;
 
 -- name: VerificationProviders :many
 -- Returns with which providers the books were compared.
-SELECT DISTINCT p.provider::text AS provider FROM pawl.newest_comparisons AS c CROSS JOIN unnest(c.providers) AS p(provider) ORDER BY 1;
+SELECT DISTINCT p.provider::text AS provider FROM pawl.newest_comparisons AS c CROSS JOIN LATERAL unnest(c.providers) AS p(provider) ORDER BY 1;
 
 -- name: VerificationComparisons :many
 -- Returns the newest comparison with each provider.

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -97,6 +98,14 @@ func (v *visit) bulk() error {
 // filtered reports whether the orders are those of a filter, which the dry run finds.
 func (p *bulkPage) filtered() bool { return !reflect.ValueOf(p.Body.Filter).IsZero() }
 
+// Meaning is what the verb does to the orders.
+func (p *bulkPage) Meaning() string {
+	if p.Tried && len(p.Would) == 1 || !p.Tried && len(p.IDs) == 1 {
+		return p.Verb.Meaning
+	}
+	return p.Verb.Many.Meaning
+}
+
 // complete reports whether the form has what a dry run needs.
 func (p *bulkPage) complete() bool {
 	switch {
@@ -132,14 +141,15 @@ type requestPage struct {
 // requestTile has the orders of a request that are in a state, and their amounts.
 type requestTile struct {
 	Name, Words, URL string
+	one              string // instead of Words, if they differ for one order
 	Orders           int64
 	Amounts          []string
 }
 
 // requestStates are the states of the orders of a request, in the order of the page, and what people call them.
 var requestStates = []requestTile{
-	{Name: "done", Words: "done"}, {Name: "in_progress", Words: "under way"}, {Name: "waiting", Words: "waiting, continue by themselves"},
-	{Name: "held", Words: "held again, need a person"}, {Name: "failed", Words: "failed"},
+	{Name: "done", Words: "done"}, {Name: "in_progress", Words: "under way"}, {Name: "waiting", Words: "waiting, continue by themselves", one: "waiting, continues by itself"},
+	{Name: "held", Words: "held again, need a person", one: "held again, needs a person"}, {Name: "failed", Words: "failed"},
 }
 
 func (v *visit) showRequest() error {
@@ -161,6 +171,9 @@ func (v *visit) showRequest() error {
 				tile.Orders += total.Orders
 				tile.Amounts = append(tile.Amounts, count(total.Amount)+" "+total.Currency)
 			}
+		}
+		if tile.Orders == 1 {
+			tile.Words = cmp.Or(tile.one, tile.Words)
 		}
 		if p.Orders += tile.Orders; tile.Orders > 0 {
 			p.States = append(p.States, tile)

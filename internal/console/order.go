@@ -80,17 +80,40 @@ func (p *orderPage) GoingBack() string {
 	return count(sum)
 }
 
-// UnitsRefunded are the units of each line that refunds have, or may have, given back.
-func (p *orderPage) UnitsRefunded() []int {
-	refunded := make([]int, len(p.Lines))
+// RefundedOfLines says how many units of each line refunds have, or may have, given back, and what these cost.
+func (p *orderPage) RefundedOfLines() []string {
+	units, amounts, said := make([]int, len(p.Lines)), make([]decimal.Decimal, len(p.Lines)), make([]string, len(p.Lines))
 	for _, r := range p.Refunds {
 		for _, line := range r.Lines {
-			if r.State != client.RefundStateFailed {
-				refunded[line.Line-1] += line.Quantity
+			if at := line.Line - 1; r.State != client.RefundStateFailed {
+				units[at] += line.Quantity
+				amounts[at], _ = amounts[at].Add(parsed(line.Amount))
 			}
 		}
 	}
-	return refunded
+	for i := range said {
+		if units[i] > 0 {
+			said[i] = fmt.Sprintf("%d refunded", units[i])
+		}
+		if !amounts[i].IsZero() {
+			said[i] += ": " + count(amounts[i])
+		}
+	}
+	return said
+}
+
+// UndoReference is the provider's name for what undid the charge, if a call on the page has it.
+func (p *orderPage) UndoReference() string {
+	undo := func(e entry) bool {
+		return e.Call != nil && e.Call.Step == "charge" && e.Call.Operation == "undo" && e.Call.Outcome == "done" &&
+			e.Call.Reference != p.Steps.Charge.Reference
+	}
+	for _, e := range p.History.Entries {
+		if undo(e) {
+			return e.Call.Reference
+		}
+	}
+	return ""
 }
 
 // Refundable is what can still be refunded.
@@ -115,6 +138,9 @@ func (v *visit) showOrder() error {
 	p := &orderPage{Order: order, Actions: v.actions(order)}
 	if done := verbByName(verbs, v.query("done")); done != nil {
 		p.Done, p.Failed = done.doneTo(order), done.failed(order)
+		if before := v.query("before"); before != "" {
+			p.Done = strings.TrimSpace(v.doneBefore(order, before) + " " + p.Done)
+		}
 	}
 	if err := errors.Join(v.readPast(p), v.readAround(p)); err != nil {
 		return err
@@ -126,6 +152,21 @@ func (v *visit) showOrder() error {
 	p.Raw = visibleLines(string(raw))
 	v.live = fmt.Sprintf("/console/live?order=%s&seq=%d", url.QueryEscape(order.OrderID), order.Seq)
 	return v.show("order", page{Title: "Order " + visible(order.OrderID), Data: p})
+}
+
+// doneBefore says who sent a request the first time, and when; empty: it can't be read.
+func (v *visit) doneBefore(order *client.Order, requestID string) string {
+	const again = "Nothing was done twice: this was requested before"
+	found, err := v.api.GetRequest(v.r.Context(), requestID)
+	if err != nil {
+		return ""
+	}
+	for _, r := range found.Results {
+		if r.OrderID == order.OrderID {
+			return fmt.Sprintf("%s, on %s by %s.", again, r.At.UTC().Format("2 January at 15:04:05 UTC"), visible(r.Actor))
+		}
+	}
+	return again + "."
 }
 
 // readPast reads a page of the history, and the path of the order.
@@ -320,6 +361,9 @@ func (o *operation) tell(entries []entry) string {
 	text += ": " + strings.ReplaceAll(string(o.State), "_", " ")
 	if o.RequestID != "" && o.Reason != "" {
 		text += " (" + visible(o.Reason) + ")"
+	}
+	if o.Reference != "" {
+		text += ", " + visible(o.Reference)
 	}
 	return text
 }

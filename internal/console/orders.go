@@ -27,7 +27,7 @@ type ordersPage struct {
 	Totals  []client.MoneyTotal
 	Matched map[string]string // by order: what matched the term; nil: a filter was used
 	Verbs   []*verb           // for selected orders
-	Fits    string            // the first of them that an order on the page allows
+	Fits    string            // the first of them that all orders on the page allow; empty: none
 	Help    [][2]string
 	Chips   []view // the search without one of its words, named by the word
 	Oldest  bool   // they are sorted by age, the oldest first
@@ -98,9 +98,7 @@ func (v *visit) orders() error {
 	if v.query("none") != "" && len(p.Orders) > 0 {
 		p.Notes = append(p.Notes, "No order was chosen. Tick some in the list.")
 	}
-	if fit := v.bulkActions(p.Orders); len(fit) > 0 {
-		p.Fits = fit[0].Name
-	}
+	p.Fits = v.fits(p.Orders)
 	if len(p.Orders) == 0 {
 		p.Meant = s.meant
 	}

@@ -51,6 +51,11 @@ func capturable(o *client.Order) decimal.Decimal {
 	return left
 }
 
+// lostDisputes are the disputes of an order that were lost.
+func lostDisputes(o *client.Order) []client.Dispute {
+	return slices.DeleteFunc(slices.Clone(o.Disputes), func(d client.Dispute) bool { return d.State != client.DisputeStateLost })
+}
+
 // openDisputes are the disputes of an order that were neither won nor lost.
 func openDisputes(o *client.Order) []client.Dispute {
 	return slices.DeleteFunc(slices.Clone(o.Disputes), func(d client.Dispute) bool {
@@ -68,6 +73,10 @@ func (q *ofOrder) caution() (warnings []string) {
 	for _, d := range openDisputes(q.order) {
 		warnings = append(warnings, fmt.Sprintf("A dispute of %s is open (%s): a refund as well could pay the customer twice.",
 			q.money(d.Amount), visible(d.Reference)))
+	}
+	for _, d := range lostDisputes(q.order) {
+		warnings = append(warnings, fmt.Sprintf("A dispute of %s was lost (%s): the bank has taken that back for the customer already. "+
+			"A refund of it would pay the customer twice.", q.money(d.Amount), visible(d.Reference)))
 	}
 	return warnings
 }
@@ -167,11 +176,22 @@ func (q *ofOrder) moneyBack() string {
 func (q *ofOrder) goodsBack() string {
 	switch {
 	case q.order.Steps.Reserve.Completed:
-		return q.goods() + " go back to stock."
+		return q.goods() + q.goBack()
 	case q.order.InDoubt && q.step() == "reserve":
-		return "If they were reserved, " + q.goods() + " go back to stock."
+		return "If reserved, " + q.goods() + q.goBack()
 	}
 	return "No goods were reserved."
+}
+
+func (q *ofOrder) goBack() string {
+	units := q.order.Quantity
+	for _, line := range q.order.Lines {
+		units += line.Quantity
+	}
+	if units == 1 {
+		return " goes back to stock."
+	}
+	return " go back to stock."
 }
 
 func (q *ofOrder) retried(would *client.Order) string {
@@ -209,7 +229,9 @@ func (q *ofOrder) operated(would *client.Order) (all []string) {
 		remains = amount + " is voided: the customer does not pay it."
 	}
 	all = append(all, remains)
-	if last.Restock > 0 {
+	if last.Restock == 1 {
+		all = append(all, "1 unit goes back to stock.")
+	} else if last.Restock > 1 {
 		all = append(all, fmt.Sprintf("%d units go back to stock.", last.Restock))
 	}
 	for _, line := range last.Lines {

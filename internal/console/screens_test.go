@@ -81,7 +81,7 @@ func TestAttention(t *testing.T) {
 		t.Error(to)
 	}
 	assert.Equal(t, page.link(t, "Cancel"), "/console/order/cancel?id=u+%3Ci%3E%26")
-	page = s.get(t, "/console/attention?hold=approval").want(t, 200, "<bdi>big</bdi>", "600", "without a decision, the policy cancels or approves it", ">Approve<", ">Reject<")
+	page = s.get(t, "/console/attention?hold=approval").want(t, 200, "<bdi>big</bdi>", "600", "If nobody decides, it is canceled <time", "UTC</time>).", ">Approve<", ">Reject<")
 	if strings.Index(page.body, ">Approve<") > strings.Index(page.body, ">Reject<") {
 		t.Error("reject comes first")
 	}

@@ -45,6 +45,7 @@ var functions = template.FuncMap{
 		return `<a href="` + template.HTML(orderURL(id)) + `">` + isolated(id) + `</a>`
 	},
 	"clock":     clock,
+	"onDay":     onDay,
 	"badge":     badge,
 	"orderURL":  orderURL,
 	"ordersURL": ordersURL,
@@ -117,6 +118,12 @@ func clock(at time.Time, day bool) template.HTML {
 		text = utc.Format("2006-01-02 15:04:05.000")
 	}
 	return template.HTML(fmt.Sprintf(`<time class="clock" datetime="%s">%s</time>`, utc.Format(time.RFC3339Nano), text))
+}
+
+// onDay is a time to decide by: its day and minute, in UTC.
+func onDay(at time.Time) template.HTML {
+	utc := at.UTC()
+	return template.HTML(utc.Format(`<time class="clock nowrap" datetime="2006-01-02T15:04:05Z">Mon 2 Jan 15:04 UTC</time>`))
 }
 
 // distance formats the time since an event; if negative, the time until it.

@@ -34,7 +34,7 @@ func TestOrderWithLines(t *testing.T) {
 	seen := s.do(t, refund, "line1", "1", "line3", "1", "restock", "yes").want(t, 200, "8.90 USD: done, 1 × &lt;tea&gt;, 1 × by air, 1 back in stock")
 	s.post(t, refund, seen.fill("reason", "broken")).want(t, 303)
 	s.get(t, "/console/order?id=basket").want(t, 200, ">8.90 <small>1 × <bdi>&lt;tea&gt;</bdi></small> <small>1 × <bdi>by air</bdi></small> <small>and 1 back in stock<",
-		`>2 <small>1 refunded</small><`)
+		`>2 <small>1 refunded: 4.00</small><`, `>1 <small>1 refunded: 4.90</small><`)
 	s.get(t, refund).want(t, 200, "Of 1 that are left. The line of 2 is 8.00 USD.", "Of 0 that are left.")
 }
 

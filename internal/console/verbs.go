@@ -149,6 +149,16 @@ func (v *visit) bulkActions(orders []client.Order) []*verb {
 	})
 }
 
+// fits is the first of the bulkVerbs that applies to all of the orders, or empty.
+func (v *visit) fits(orders []client.Order) string {
+	for _, a := range v.bulkActions(orders) {
+		if !slices.ContainsFunc(orders, func(o client.Order) bool { return !v.applies(a, &o) }) {
+			return a.Name
+		}
+	}
+	return ""
+}
+
 // The questions of verbs.
 var (
 	policyField = field{Name: "policy", Label: "Policy", Type: "select", Options: []string{"pinned", "active"}, Words: map[string]string{
@@ -205,8 +215,12 @@ func (q *ofOrder) task() *task {
 			if !form.Has("seq") {
 				return errNoPage
 			}
+			to := orderURL(q.order.OrderID) + "&done=" + q.verb.Name
+			if form.Get("seq") != strconv.Itoa(q.order.Seq) { // the API accepts it only if it was done before
+				to += "&before=" + url.QueryEscape(form.Get("requestId"))
+			}
 			_, err := q.send(form, false)
-			return q.backTo(orderURL(q.order.OrderID)+"&done="+q.verb.Name)(nil, err)
+			return q.backTo(to)(nil, err)
 		},
 	}
 	t.preview = func(form url.Values) ([]change, []string, error) {

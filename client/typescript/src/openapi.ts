@@ -2246,6 +2246,11 @@ export interface components {
              */
             amount: components["schemas"]["Decimal"];
             /**
+             * @description What happens at approvalUntil if nobody decides before. Absent unless the order waits for approval, and in problems.
+             * @enum {string}
+             */
+            approvalOnTimeout?: "cancel" | "approve";
+            /**
              * Format: date-time
              * @description When the approval times out and the policy decides. Absent if it does not.
              */

@@ -199,6 +199,7 @@ func (s *session) printFields(o *client.Order) error {
 		"failure", strings.TrimSuffix(o.Failure.Code+": "+o.Failure.Detail, ": "),
 		"hold", strings.TrimSuffix(string(o.Hold)+": "+o.HoldReason, ": "),
 		"resumes", moment(o.ResumesAt),
+		"if nobody approves", string(o.ApprovalOnTimeout),
 		"may do", strings.Join(o.AllowedActions, ", "),
 		"amount", o.Amount + " " + o.Currency,
 		"authorized", o.Authorized, "captured", o.Captured, "voided", o.Voided, "refunded", o.Refunded,
