@@ -232,8 +232,10 @@ func (v *visit) readAround(p *orderPage) error {
 // history is a page of the moves of an order, and the calls for it.
 type history struct {
 	Entries []entry
-	Oldest  bool   // oldest first
-	Next    string // the URL of the next page
+	Oldest  bool         // oldest first
+	Every   bool         // it has all entries, also of what is folded
+	Next    string       // the URL of the next page
+	Last    *client.Call // the last call, on the page that begins with it
 }
 
 // entry is a move, a call, or a move and the call that it recorded. Many in a row that only try again are one entry.
@@ -256,30 +258,51 @@ func (e *entry) Took() time.Duration {
 	return e.Call.FinishedAt.Sub(e.Call.StartedAt).Round(time.Millisecond)
 }
 
-const historyPage = 150
+const (
+	historyPage = 150 // moves and calls that are read at a time
+	pagesFolded = 8   // that are read at most to fold them, as long as they make
+	rowsFolded  = 30  // rows or fewer
+)
 
 // past is the cursor of a history, in three numberings: of moves, of calls that moved the order, and of other calls,
 // which count down from -1. None starts at 0.
 type past struct {
 	oldest              bool
 	moves, calls, aside int // the last one shown; 0: none
+
+	every bool // what is folded can be unfolded, page by page
 }
 
 func (v *visit) history(order *client.Order) (*history, error) {
-	at := past{v.query("sort") == "oldest", number(v.query("moves")), number(v.query("calls")), number(v.query("aside"))}
+	at := past{v.query("sort") == "oldest", number(v.query("moves")), number(v.query("calls")), number(v.query("aside")), v.query("every") != ""}
 	entries, err := v.entries(order, at)
 	if err != nil {
 		return nil, err
 	}
-	h := &history{Oldest: at.oldest}
-	if len(entries) > historyPage {
-		entries = entries[:historyPage]
-		h.Next = at.behind(entries).url(order.OrderID)
+	h := &history{Oldest: at.oldest, Every: at.every}
+	operations := operationsOf(order)
+	for pages := 1; ; pages++ {
+		more := len(entries) > historyPage
+		entries = entries[:min(len(entries), historyPage)]
+		h.Entries = append(h.Entries, entries...)
+		if !more {
+			break
+		}
+		at = at.behind(entries)
+		if at.every || pages == pagesFolded || len(folding(h.Entries, operations)) > rowsFolded {
+			h.Next = at.url(order.OrderID)
+			break
+		}
+		if entries, err = v.entries(order, at); err != nil {
+			return nil, err
+		}
 	}
-	h.Entries = entries
 	h.measure()
-	err = v.offerByHand(order.OrderID, entries)
-	h.Entries = folding(h.Entries, operationsOf(order))
+	if i := slices.IndexFunc(h.Entries, func(e entry) bool { return e.Call != nil && e.Call.Call > 0 }); i >= 0 && !h.Oldest && v.query("moves") == "" {
+		h.Last = h.Entries[i].Call
+	}
+	err = v.offerByHand(order.OrderID, h.Entries)
+	h.Entries = folding(h.Entries, operations)
 	for i := range h.Entries {
 		e := &h.Entries[i]
 		e.After = e.At.Sub(order.CreatedAt).Seconds()
@@ -378,14 +401,21 @@ func foldedOf(entries []entry) *folded {
 	if f.Last.Before(f.First) {
 		f.First, f.Last = f.Last, f.First
 	}
-	calls, times := 0, map[string]int{}
+	times, codes := map[string]int{}, map[string]bool{}
 	var order []string
+	var calls []*client.Call
+	for _, e := range entries {
+		if e.Call != nil {
+			calls, codes[e.Call.Code] = append(calls, e.Call), true
+		}
+	}
 	for _, e := range entries {
 		var why string
 		switch {
 		case e.Call != nil:
-			calls++
 			why = strings.TrimSpace(strings.ReplaceAll(string(e.Call.Outcome), "_", " ") + " " + e.Call.Code)
+		case e.Move.Verb == fsm.HoldRetry && codes[e.Move.Reason]:
+			continue // the wait after a call, which is counted
 		case e.Move.Reason != "":
 			why, _, _ = strings.Cut(e.Move.Reason, ":")
 		default:
@@ -396,15 +426,41 @@ func foldedOf(entries []entry) *folded {
 		}
 	}
 	f.What = fmt.Sprintf("%d entries", len(entries))
-	if calls == len(entries) {
-		f.What = fmt.Sprintf("%d tries", calls)
-	} else if calls > 0 {
-		f.What += fmt.Sprintf(", %d of them tries", calls)
+	if len(calls) > 0 {
+		f.What = fmt.Sprintf("%s tries of the %s", count(len(calls)), calls[0].Step)
 	}
-	for i, why := range order {
-		f.What += map[bool]string{true: ": ", false: ", "}[i == 0] + fmt.Sprintf("%d × %s", times[why], visible(why))
+	if len(order) == 1 && len(calls) > 1 {
+		f.What += ", each: " + visible(order[0])
+	} else {
+		for i, why := range order {
+			f.What += map[bool]string{true: ": ", false: ", "}[i == 0] + fmt.Sprintf("%d × %s", times[why], visible(why))
+		}
 	}
+	f.What += apart(calls)
 	return f
+}
+
+// apart says how long it was from one call to the next, at least and at most.
+func apart(calls []*client.Call) string {
+	if len(calls) < 3 {
+		return ""
+	}
+	var gaps []float64
+	for i, c := range calls[1:] {
+		gaps = append(gaps, c.StartedAt.Sub(calls[i].StartedAt).Abs().Seconds())
+	}
+	return fmt.Sprintf("; %s to %s apart", duration(slices.Min(gaps)), duration(slices.Max(gaps)))
+}
+
+// unfolded is how many entries of what is folded are on a page that does not have every one.
+const unfolded = 12
+
+// Ends are the first and the last of many entries that are folded; nil: there are few.
+func (f *folded) Ends() []entry {
+	if len(f.Entries) <= unfolded {
+		return nil
+	}
+	return []entry{f.Entries[0], f.Entries[1], f.Entries[len(f.Entries)-2], f.Entries[len(f.Entries)-1]}
 }
 
 // offerByHand finds the last call of each open undo: all of its calls say that it is open, but one link is enough.
@@ -530,6 +586,9 @@ func (at past) url(orderID string) string {
 	}
 	if at.oldest {
 		query.Set("sort", "oldest")
+	}
+	if at.every {
+		query.Set("every", "yes")
 	}
 	return address("/console/order", query) + "#history"
 }

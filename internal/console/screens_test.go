@@ -223,7 +223,7 @@ func TestLongHistory(t *testing.T) {
 	next := regexp.MustCompile(`<a href="([^"]*)#history" rel="next">`)
 	for sort, end := range map[string]string{"": "1", "&sort=oldest": "1300"} {
 		seen, pages, last := map[string]int{}, 0, ""
-		for path := orderPath + "long" + sort; path != ""; pages++ {
+		for path := orderPath + "long&every=yes" + sort; path != ""; pages++ {
 			page := s.get(t, path).want(t, 200)
 			rows := rowOfHistory.FindAllStringSubmatch(page.body, -1)
 			for _, row := range rows {
@@ -248,5 +248,8 @@ func TestLongHistory(t *testing.T) {
 			t.Errorf("%s: %d moves and calls, the last of them %s", sort, len(seen), last)
 		}
 	}
-	s.get(t, orderPath+"long").want(t, 200, "(earlier moves are not shown)", "!It has not moved yet", " tries")
+	s.get(t, orderPath+"long").want(t, 200, "(earlier moves are not shown)", "!It has not moved yet", " tries of the charge", "These are the first two and the last two.", "&amp;every=yes#history", "Next page")
+	if rows := len(rowOfHistory.FindAllString(s.get(t, orderPath+"long").body, -1)); rows > 60 {
+		t.Errorf("a long history has %d rows", rows)
+	}
 }
