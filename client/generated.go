@@ -215,6 +215,15 @@ const (
 	LineInputKindTax      LineInputKind = "tax"
 )
 
+// Defines values for MoneyMovementKind.
+const (
+	MoneyMovementKindCapture     MoneyMovementKind = "capture"
+	MoneyMovementKindCharge      MoneyMovementKind = "charge"
+	MoneyMovementKindDisputeLost MoneyMovementKind = "dispute_lost"
+	MoneyMovementKindRefund      MoneyMovementKind = "refund"
+	MoneyMovementKindUndo        MoneyMovementKind = "undo"
+)
+
 // Defines values for MovementKind.
 const (
 	MovementKindAdjustment MovementKind = "adjustment"
@@ -498,6 +507,12 @@ const (
 const (
 	ListStockMovementsParamsSortNewest ListStockMovementsParamsSort = "newest"
 	ListStockMovementsParamsSortOldest ListStockMovementsParamsSort = "oldest"
+)
+
+// Defines values for ListMoneyMovementsParamsFormat.
+const (
+	ListMoneyMovementsParamsFormatCsv  ListMoneyMovementsParamsFormat = "csv"
+	ListMoneyMovementsParamsFormatJSON ListMoneyMovementsParamsFormat = "json"
 )
 
 // Defines values for ListOrdersParamsHold.
@@ -1728,6 +1743,42 @@ type Money struct {
 	//
 	// Examples: 0.00
 	Voided string `json:"voided"`
+}
+
+// MoneyMovement defines model for MoneyMovement.
+type MoneyMovement struct {
+	// Amount Negative if it went back.
+	//
+	// Examples: -9.99
+	Amount string `json:"amount"`
+
+	// At When it moved. A dispute counts from when it was lost.
+	At time.Time `json:"at"`
+
+	// Currency Examples: USD
+	Currency string `json:"currency"`
+
+	// Kind charge: of a charge that was captured as a whole. capture: a part of an authorization. undo: a charge was given back, because the order did not complete. refund: on request.
+	Kind MoneyMovementKind `json:"kind"`
+
+	// OrderID Examples: order-123
+	OrderID string `json:"orderId"`
+
+	// Reference The provider's name for it, or for the dispute.
+	//
+	// Examples: re_42
+	Reference string `json:"reference,omitempty,omitzero"`
+}
+
+// MoneyMovementKind charge: of a charge that was captured as a whole. capture: a part of an authorization. undo: a charge was given back, because the order did not complete. refund: on request.
+type MoneyMovementKind string
+
+// MoneyMovementPage defines model for MoneyMovementPage.
+type MoneyMovementPage struct {
+	Movements []MoneyMovement `json:"movements"`
+
+	// NextCursor Absent on the last page. It does not expire.
+	NextCursor string `json:"nextCursor,omitempty,omitzero"`
 }
 
 // MoneyTotal defines model for MoneyTotal.
@@ -3371,6 +3422,27 @@ type ListStockMovementsParams struct {
 // ListStockMovementsParamsSort defines parameters for ListStockMovements.
 type ListStockMovementsParamsSort string
 
+// ListMoneyMovementsParams defines parameters for ListMoneyMovements.
+type ListMoneyMovementsParams struct {
+	// From Only what moved at this time or later (RFC 3339).
+	From time.Time `form:"from,omitempty" json:"from,omitempty,omitzero"`
+
+	// To Only what moved before this time (RFC 3339).
+	To time.Time `form:"to,omitempty" json:"to,omitempty,omitzero"`
+
+	// Currency Only movements in this currency (ISO 4217).
+	Currency string `form:"currency,omitempty" json:"currency,omitempty,omitzero"`
+
+	// Cursor nextCursor of the previous page, with the same filters.
+	Cursor string `form:"cursor,omitempty" json:"cursor,omitempty,omitzero"`
+
+	// Format Format of the response; JSON by default.
+	Format ListMoneyMovementsParamsFormat `form:"format,omitempty" json:"format,omitempty,omitzero"`
+}
+
+// ListMoneyMovementsParamsFormat defines parameters for ListMoneyMovements.
+type ListMoneyMovementsParamsFormat string
+
 // ListOrdersParams defines parameters for ListOrders.
 type ListOrdersParams struct {
 	// Status Only orders in these statuses, separated by commas.
@@ -3953,6 +4025,13 @@ func (c *Client) ListStockMovements(ctx context.Context, item string, options ..
 // GetCaller is GET /api/me: Get your identity and permissions.
 func (c *Client) GetCaller(ctx context.Context, options ...CallOption) (*Caller, error) {
 	return call[Caller](ctx, c, request{http.MethodGet, "/api/me", nil, nil}, options)
+}
+
+func (p ListMoneyMovementsParams) apply(e *exchange) { e.params = p }
+
+// ListMoneyMovements is GET /api/money-movements: List movements of money. It takes ListMoneyMovementsParams.
+func (c *Client) ListMoneyMovements(ctx context.Context, options ...CallOption) (*MoneyMovementPage, error) {
+	return call[MoneyMovementPage](ctx, c, request{http.MethodGet, "/api/money-movements", ListMoneyMovementsParams{}, nil}, options)
 }
 
 func (p ListOrdersParams) apply(e *exchange) { e.params = p }

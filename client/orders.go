@@ -2,6 +2,7 @@ package client
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -110,11 +111,52 @@ func (c *Client) Orders(ctx context.Context, filter ListOrdersParams) iter.Seq2[
 // the first begins with the names of the columns. It ends after the first error.
 func (c *Client) OrdersCSV(ctx context.Context, filter ListOrdersParams) iter.Seq2[[]byte, error] {
 	filter.Format = "csv"
+	return c.tables(ctx, request{http.MethodGet, "/api/orders", ListOrdersParams{}, nil}, func(cursor string) CallOption {
+		filter.Cursor = cmp.Or(cursor, filter.Cursor)
+		return filter
+	})
+}
+
+// MoneyMovementsCSV yields movements of money as CSV, in pages of lines; the first begins with the names of the columns.
+// It ends after the first error.
+func (c *Client) MoneyMovementsCSV(ctx context.Context, filter ListMoneyMovementsParams) iter.Seq2[[]byte, error] {
+	filter.Format = "csv"
+	return c.tables(ctx, request{http.MethodGet, "/api/money-movements", ListMoneyMovementsParams{}, nil}, func(cursor string) CallOption {
+		filter.Cursor = cmp.Or(cursor, filter.Cursor)
+		return filter
+	})
+}
+
+// MoneyMovements yields movements of money. It ends after the first error.
+func (c *Client) MoneyMovements(ctx context.Context, filter ListMoneyMovementsParams) iter.Seq2[MoneyMovement, error] {
+	return pages(filter.Cursor, func(cursor string) ([]MoneyMovement, string, error) {
+		filter.Cursor = cursor
+		page, err := c.ListMoneyMovements(ctx, filter)
+		if err != nil {
+			return nil, "", err
+		}
+		return page.Movements, page.NextCursor, nil
+	})
+}
+
+// Period is the span of a month such as 2026-11, or a day such as 2026-11-26, in UTC. to is exclusive.
+func Period(name string) (from, to time.Time, err error) {
+	if from, err = time.Parse("2006-01", name); err == nil {
+		return from, from.AddDate(0, 1, 0), nil
+	}
+	if from, err = time.Parse(time.DateOnly, name); err != nil {
+		return from, to, fmt.Errorf("a period is a month such as 2026-11, or a day such as 2026-11-26, not %q", name)
+	}
+	return from, from.AddDate(0, 0, 1), nil
+}
+
+// tables yields the pages of a list as CSV.
+func (c *Client) tables(ctx context.Context, of request, page func(cursor string) CallOption) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
-		for first := true; first || filter.Cursor != ""; first = false {
+		for first, cursor := true, ""; first || cursor != ""; first = false {
 			var text []byte
 			var answer http.Response
-			err := c.do(ctx, request{http.MethodGet, "/api/orders", ListOrdersParams{}, nil}, &text, []CallOption{filter, WithResponse(&answer)})
+			err := c.do(ctx, of, &text, []CallOption{page(cursor), WithResponse(&answer)})
 			if _, lines, named := bytes.Cut(text, []byte("\r\n")); named && !first {
 				text = lines
 			}
@@ -122,7 +164,7 @@ func (c *Client) OrdersCSV(ctx context.Context, filter ListOrdersParams) iter.Se
 				return
 			}
 			next, _ := url.Parse(strings.TrimPrefix(strings.TrimSuffix(answer.Header.Get("Link"), `>; rel="next"`), "<"))
-			filter.Cursor = next.Query().Get("cursor")
+			cursor = next.Query().Get("cursor")
 		}
 	}
 }

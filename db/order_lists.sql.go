@@ -12,6 +12,64 @@ import (
 	"github.com/govalues/decimal"
 )
 
+const moneyMovements = `-- name: MoneyMovements :many
+SELECT (SELECT o.order_id FROM pawl.orders AS o WHERE o.order_no = m.order_no)::text AS order_id, m.at::timestamptz AS at, m.kind, m.amount::text AS amount, m.currency,
+  coalesce(m.reference, '')::text AS reference
+FROM pawl.movements AS m
+WHERE m.order_no = ANY((SELECT $1::bigint[])::bigint[]) AND m.at >= $2::timestamptz AND m.at < $3::timestamptz
+  AND ($4::text = '' OR m.currency = $4::text)
+ORDER BY m.order_no, m.at, m.kind, m.amount
+`
+
+type MoneyMovementsParams struct {
+	OrderNos  []int64
+	MovedFrom time.Time
+	MovedTo   time.Time
+	Currency  string
+}
+
+type MoneyMovementsRow struct {
+	OrderID   string
+	At        time.Time
+	Kind      string
+	Amount    string
+	Currency  string
+	Reference string
+}
+
+// Reads the movements of money of some orders in a span of time.
+func (q *Queries) MoneyMovements(ctx context.Context, arg MoneyMovementsParams) ([]MoneyMovementsRow, error) {
+	rows, err := q.db.Query(ctx, moneyMovements,
+		arg.OrderNos,
+		arg.MovedFrom,
+		arg.MovedTo,
+		arg.Currency,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []MoneyMovementsRow
+	for rows.Next() {
+		var i MoneyMovementsRow
+		if err := rows.Scan(
+			&i.OrderID,
+			&i.At,
+			&i.Kind,
+			&i.Amount,
+			&i.Currency,
+			&i.Reference,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const orderCurrencies = `-- name: OrderCurrencies :many
 SELECT o.order_id, o.currency FROM pawl.orders AS o WHERE o.order_id = ANY((SELECT $1::text[])::text[])
 `
@@ -112,6 +170,37 @@ func (q *Queries) OrderNoAt(ctx context.Context, at time.Time) (OrderNoAtRow, er
 	var i OrderNoAtRow
 	err := row.Scan(&i.LastBefore, &i.FirstAfter)
 	return i, err
+}
+
+const orderNosNext = `-- name: OrderNosNext :many
+SELECT o.order_no FROM pawl.orders AS o WHERE o.order_no > $1::bigint AND o.order_no < $2::bigint ORDER BY o.order_no LIMIT $3::integer
+`
+
+type OrderNosNextParams struct {
+	After  int64
+	Before int64
+	Looks  int32
+}
+
+// Reads the next numbers of orders.
+func (q *Queries) OrderNosNext(ctx context.Context, arg OrderNosNextParams) ([]int64, error) {
+	rows, err := q.db.Query(ctx, orderNosNext, arg.After, arg.Before, arg.Looks)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []int64
+	for rows.Next() {
+		var order_no int64
+		if err := rows.Scan(&order_no); err != nil {
+			return nil, err
+		}
+		items = append(items, order_no)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const ordersFind = `-- name: OrdersFind :one

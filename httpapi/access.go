@@ -69,6 +69,7 @@ var rules = map[string]rule{
 	"createErasure": needs(access.Erase),
 	"listErasures":  needs(access.Erase, access.Read),
 
+	"listMoneyMovements":    needs(access.Read),
 	"startVerification":     needs(access.Operate),
 	"getVerification":       needs(access.Read),
 	"listVerifications":     needs(access.Read),

@@ -191,7 +191,7 @@ func TestTheDocumentListsEveryRoute(t *testing.T) {
 		"DELETE /api/webhook-endpoints/{endpointId}",
 		"GET /api/erasures", "GET /api/error-groups",
 		"GET /api/events", "GET /api/inventory", "GET /api/inventory/{item}", "GET /api/inventory/{item}/movements",
-		"GET /api/me",
+		"GET /api/me", "GET /api/money-movements",
 		"GET /api/orders", "GET /api/orders/{orderId}",
 		"GET /api/orders/{orderId}/calls", "GET /api/orders/{orderId}/deliveries", "GET /api/orders/{orderId}/transitions",
 		"GET /api/overview",

@@ -25,6 +25,7 @@ var csvTables = map[string]csvTable{
 		"orderId", "status", "hold", "holdReason", "failure.code", "amount", "currency",
 		"money.charged", "money.refunded", "money.authorized", "money.voided", "money.kept", "money.disputed", "money.lost",
 		"customerId", "item", "quantity", "submittedBy", "createdAt", "finishedAt"}, nil},
+	"GET " + listMoneyMovementsOperation.Path: {"movements", []string{"at", "orderId", "kind", "amount", "currency", "reference"}, nil},
 	"GET " + getVerificationReportOperation.Path: {"days", []string{
 		"day", "currency", "orders", "charges", "charged", "refunded", "authorized", "voided", "kept", "underWay", "disputed", "lost", "forgotten"},
 		map[string][]string{"movements": movedColumns, "months": movedColumns}},

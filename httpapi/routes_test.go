@@ -275,6 +275,8 @@ func TestTour(t *testing.T) {
 		{"GET /api/orders?status=canceled", ``, 200, `"orderId":"order-3"`},
 		{"GET /api/inventory/widget", ``, 200, `"available":0`},
 		{"GET /api/inventory/widget/movements", ``, 200, `"change":1,"onHand":1`},
+		{"GET /api/money-movements?currency=USD", ``, 200, `"orderId":"order-2","kind":"undo","amount":"-`},
+		{"GET /api/money-movements?cursor=x", ``, 422, `"invalid_parameter"`},
 		{"GET /api/orders/order-4", ``, 404, `"code":"not_found"`},
 	} {
 		if a := b.call(t, c.request, c.body); a.status != c.status || !strings.Contains(a.body, c.answer) {

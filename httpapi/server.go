@@ -189,6 +189,7 @@ func (s *server) routes() {
 	postBody[setInventoryRequest, itemAnswer](s, setInventoryOperation, nil, s.setInventory)
 	postBody[adjustInventoryRequest, itemAnswer](s, adjustInventoryOperation, checkAdjustment, s.adjustInventory)
 	list(s, listMovementsOperation, s.listMovements)
+	list(s, listMoneyMovementsOperation, s.listMoneyMovements)
 	getWithin(s, listEventsOperation, (*listEventsRequest).limit, s.listEvents)
 	look(s, getOverviewOperation, s.getOverview)
 	list(s, listErrorGroupsOperation, s.listErrorGroups)

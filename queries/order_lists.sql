@@ -230,6 +230,19 @@ FROM (
   FROM pawl.disputes AS d WHERE d.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
 ) AS e GROUP BY 1, e.currency ORDER BY 1, e.currency;
 
+-- name: OrderNosNext :many
+-- Reads the next numbers of orders.
+SELECT o.order_no FROM pawl.orders AS o WHERE o.order_no > @after::bigint AND o.order_no < @before::bigint ORDER BY o.order_no LIMIT @looks::integer;
+
+-- name: MoneyMovements :many
+-- Reads the movements of money of some orders in a span of time.
+SELECT (SELECT o.order_id FROM pawl.orders AS o WHERE o.order_no = m.order_no)::text AS order_id, m.at::timestamptz AS at, m.kind, m.amount::text AS amount, m.currency,
+  coalesce(m.reference, '')::text AS reference
+FROM pawl.movements AS m
+WHERE m.order_no = ANY((SELECT @order_nos::bigint[])::bigint[]) AND m.at >= @moved_from::timestamptz AND m.at < @moved_to::timestamptz
+  AND (@currency::text = '' OR m.currency = @currency::text)
+ORDER BY m.order_no, m.at, m.kind, m.amount;
+
 -- name: OrderIDs :many
 -- Reads the ids of orders by number, in their order.
 SELECT o.order_id FROM pawl.orders AS o WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])

@@ -3,6 +3,7 @@ package console
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"net/http"
 	"net/url"
 	"slices"
@@ -213,9 +214,25 @@ func (v *visit) ordersCSV() error {
 	if s.term != "" || len(s.notes) > 0 {
 		return unusable("Only a search by conditions such as status:failed can be downloaded.")
 	}
-	filter, begun := s.filter, false
+	filter := s.filter
 	filter.Limit = ordersOfCSV
-	for text, err := range v.api.OrdersCSV(v.r.Context(), filter) {
+	return v.sendCSV("orders-"+s.now.UTC().Format("20060102-150405"), v.api.OrdersCSV(v.r.Context(), filter))
+}
+
+// movementsCSV sends what moved in a currency, in a month or on a day.
+func (v *visit) movementsCSV() error {
+	from, to, err := client.Period(v.query("period"))
+	if err != nil {
+		return unusable(err.Error())
+	}
+	filter := client.ListMoneyMovementsParams{From: from, To: to, Currency: v.query("currency")}
+	return v.sendCSV("movements-"+v.query("period")+"-"+filter.Currency, v.api.MoneyMovementsCSV(v.r.Context(), filter))
+}
+
+// sendCSV sends the pages of a list.
+func (v *visit) sendCSV(name string, pages iter.Seq2[[]byte, error]) error {
+	begun := false
+	for text, err := range pages {
 		if err != nil && begun {
 			panic(http.ErrAbortHandler) // the browser must not take a part for the whole
 		}
@@ -223,7 +240,7 @@ func (v *visit) ordersCSV() error {
 			return err
 		}
 		if !begun {
-			v.beginCSV("orders-" + s.now.UTC().Format("20060102-150405"))
+			v.beginCSV(name)
 			begun = true
 		}
 		if _, err := v.w.Write(text); err != nil {

@@ -70,6 +70,8 @@ func TestFiguresAddUp(t *testing.T) {
 	assert.NoError(t, err)
 	assert.Equal(t, len(rowsOf(t, text)), len(report.Months))
 
+	checkEachMovement(t, s, report)
+
 	page, links := s.get(t, "/console/books").want(t, 200, "The books are right", `<th scope="row" class="nowrap">Sum<td>USD<td class="number" data-label="Captured:">86.85`), 0
 	row, cell := regexp.MustCompile(`(?s)<tr><th scope="row"[^>]*>([^<]*)(?:<td>(\w+))?<td class="number" data-label="Orders:">.*?</tr>`),
 		regexp.MustCompile(`data-label="([^"]*)"><a href="([^"]*)">([^<]*)</a>`)
@@ -128,6 +130,29 @@ func checkMovements(t *testing.T, report client.VerificationReport) {
 		if kept[money.Currency].Cmp(twice) != 0 || left[money.Currency].Cmp(twice) != 0 {
 			t.Errorf("%s kept, by days and months %s, left and lost %s", money.Kept, kept[money.Currency].FloatString(2), left[money.Currency].FloatString(2))
 		}
+	}
+}
+
+// checkEachMovement: the movements of a month, as CSV from the page and from the API, add up to what is left of it.
+func checkEachMovement(t *testing.T, s *service, report client.VerificationReport) {
+	t.Helper()
+	kinds := map[string]bool{}
+	for _, m := range report.Months {
+		sum := new(big.Rat)
+		file := s.get(t, "/console/movements.csv?period="+m.Period+"&currency="+m.Currency).want(t, 200)
+		for _, row := range rowsOf(t, []byte(file.body)) {
+			sum.Add(sum, amountOf(row["amount"]))
+			kinds[row["kind"]] = true
+		}
+		if sum.Cmp(amountOf(m.Left)) != 0 {
+			t.Errorf("%s left of %s %s, by its movements %s", m.Left, m.Period, m.Currency, sum.FloatString(2))
+		}
+	}
+	assert.Equal(t, len(kinds), 5, "kinds of movements")
+	s.get(t, "/console/movements.csv?period=tomorrow").want(t, 422, "a period is a month such as 2026-11")
+	for m, err := range s.api.MoneyMovements(t.Context(), client.ListMoneyMovementsParams{To: report.FinishedAt.AddDate(0, 0, -3)}) {
+		t.Errorf("%v, %v before anything moved", m, err)
+		break
 	}
 }
 

@@ -432,6 +432,41 @@ func (r *Reader) Totals(ctx context.Context, f Filter) (totals []Money, n int64,
 	return totals, int64(len(found.Found)), found.Looked >= looksAtMost, Unavailable("add up money", err)
 }
 
+// MoneyMovement is money that moved; what went back is negative.
+type MoneyMovement = db.MoneyMovementsRow
+
+// MovementSpan selects movements. Zero values match all.
+type MovementSpan struct {
+	From, To time.Time // from inclusive, to exclusive
+	Currency string
+	After    int64 // the cursor
+}
+
+// movementLooks is how many orders are read at a time for their movements. A page has those of whole orders.
+const movementLooks = 1000
+
+// MoneyMovements reads a page of movements, in the order in which their orders were placed. Next is the cursor of the
+// next page, or 0 after the last one. A page may be empty and still have a next one, as in List. Errors: ErrUnavailable.
+func (r *Reader) MoneyMovements(ctx context.Context, s MovementSpan) (page []MoneyMovement, next int64, err error) {
+	w, err := r.window(ctx, Filter{Oldest: true, After: s.After, CreatedTo: s.To}) // an order moves money after it is placed
+	if err != nil {
+		return nil, 0, Unavailable("find orders by time", err)
+	}
+	p := db.MoneyMovementsParams{MovedFrom: s.From, MovedTo: w.to, Currency: s.Currency}
+	for left := looksAtMost; left > 0 && len(page) < movementLooks; left -= movementLooks {
+		p.OrderNos, err = Read(ctx, r, r.query.OrderNosNext, db.OrderNosNextParams{After: w.after, Before: w.before, Looks: movementLooks})
+		if err != nil || len(p.OrderNos) == 0 {
+			return page, 0, Unavailable("find orders", err)
+		}
+		rows, err := Read(ctx, r, r.query.MoneyMovements, p)
+		if page = append(page, rows...); err != nil || len(p.OrderNos) < movementLooks {
+			return page, 0, Unavailable("read movements", err)
+		}
+		w.after = p.OrderNos[movementLooks-1]
+	}
+	return page, w.after, nil
+}
+
 func unfinished(status string) bool { return !fsm.State(status).Final() }
 
 // largest is the largest possible amount.

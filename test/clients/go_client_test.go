@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -95,6 +96,14 @@ func useRefunds(t *testing.T, api *client.Client) {
 	rest, err := api.RefundOrder(ctx, "go-broken", client.RefundBody{Reason: "broken"}, client.RefundOrderParams{IdempotencyKey: "go-second"})
 	must(t, err == nil && rest.Refunded == "1.50" && rest.Status == client.StatusCompleted, err, rest)
 	must(t, rest.Refunds[1].Amount == "1.10" && rest.Refunds[1].State == client.RefundStateDone, rest)
+	var sum []string
+	for move, err := range api.MoneyMovements(ctx, client.ListMoneyMovementsParams{From: rest.CreatedAt}) {
+		must(t, err == nil, err)
+		if move.OrderID == "go-broken" {
+			sum = append(sum, move.Amount)
+		}
+	}
+	must(t, strings.Join(sum, " ") == "1.50 -0.40 -1.10", sum)
 	_, err = api.RefundOrder(ctx, "go-broken", client.RefundBody{Amount: new("0.40"), Reason: "more"})
 	must(t, problem(err).Code == client.ProblemCodeRefundTooLarge, err)
 }

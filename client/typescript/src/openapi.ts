@@ -212,6 +212,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/money-movements": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List movements of money
+         * @description Each charge, capture, undo, refund and lost dispute, for bookkeeping: those of a month add up to what a report of the books has for it. An authorization moves nothing. They come in the order in which the orders were placed, without those of forgotten orders. A page examines up to 10,000 orders, so it may be empty and still have a nextCursor. With format=csv, or Accept: text/csv, the page is a table, and the header Link leads to the next one. Needs the role read.
+         */
+        get: operations["listMoneyMovements"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/orders": {
         parameters: {
             query?: never;
@@ -2146,6 +2166,37 @@ export interface components {
              * @example 0.00
              */
             voided: string;
+        };
+        MoneyMovement: {
+            /**
+             * @description Negative if it went back.
+             * @example -9.99
+             */
+            amount: string;
+            /**
+             * Format: date-time
+             * @description When it moved. A dispute counts from when it was lost.
+             */
+            at: string;
+            /** @example USD */
+            currency: string;
+            /**
+             * @description charge: of a charge that was captured as a whole. capture: a part of an authorization. undo: a charge was given back, because the order did not complete. refund: on request.
+             * @enum {string}
+             */
+            kind: "charge" | "capture" | "undo" | "refund" | "dispute_lost";
+            /** @example order-123 */
+            orderId: string;
+            /**
+             * @description The provider's name for it, or for the dispute.
+             * @example re_42
+             */
+            reference?: string;
+        };
+        MoneyMovementPage: {
+            movements: components["schemas"]["MoneyMovement"][];
+            /** @description Absent on the last page. It does not expire. */
+            nextCursor?: string;
         };
         MoneyTotal: {
             /**
@@ -4498,6 +4549,45 @@ export interface operations {
                 };
             };
             403: components["responses"]["tls_required"];
+            421: components["responses"]["misdirected_request"];
+            422: components["responses"]["invalid_parameter"];
+            429: components["responses"]["too_many_requests"];
+            500: components["responses"]["internal"];
+            503: components["responses"]["issuer_unavailable-overloaded-unavailable"];
+        };
+    };
+    listMoneyMovements: {
+        parameters: {
+            query?: {
+                /** @description Only what moved at this time or later (RFC 3339). */
+                from?: string;
+                /** @description Only what moved before this time (RFC 3339). */
+                to?: string;
+                /** @description Only movements in this currency (ISO 4217). */
+                currency?: string;
+                /** @description nextCursor of the previous page, with the same filters. */
+                cursor?: string;
+                /** @description Format of the response; JSON by default. */
+                format?: "json" | "csv";
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MoneyMovementPage"];
+                    "text/csv": string;
+                };
+            };
+            401: components["responses"]["unauthenticated"];
+            403: components["responses"]["forbidden-tls_required"];
             421: components["responses"]["misdirected_request"];
             422: components["responses"]["invalid_parameter"];
             429: components["responses"]["too_many_requests"];

@@ -47,6 +47,11 @@ export abstract class Resources {
     get: (options?: Options<"getCaller">) => this.call<"getCaller">("get", "/api/me", { ...options }),
   };
 
+  readonly moneyMovements = {
+    /** List movements of money. */
+    list: (query?: Query<"listMoneyMovements">, options?: Options<"listMoneyMovements">) => this.pages<"listMoneyMovements">("get", "/api/money-movements", { query, ...options }),
+  };
+
   readonly orders = {
     /** List orders, newest first. */
     list: (query?: Query<"listOrders">, options?: Options<"listOrders">) => this.pages<"listOrders">("get", "/api/orders", { query, ...options }),

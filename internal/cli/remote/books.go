@@ -3,6 +3,8 @@ package remote
 import (
 	"context"
 	"fmt"
+	"io"
+	"iter"
 	"strconv"
 	"strings"
 
@@ -65,6 +67,46 @@ func booksCommand() *cobra.Command {
 	completing(cmd, "table", "days", "movements", "months")
 	output.AllowCSV(cmd.Flags())
 	return cmd
+}
+
+func movementsCommand() *cobra.Command {
+	var filter client.ListMoneyMovementsParams
+	cmd := asking(&cobra.Command{
+		Use: "movements MONTH", Short: "List each charge, capture, refund and lost dispute of a month", Args: cobra.ExactArgs(1),
+		Long:    "Lists what moved money in a month (UTC), such as 2026-11, or on a day: for bookkeeping. Negative amounts went back.",
+		Example: "  pawl movements 2026-11 -o csv\n  pawl movements 2026-11-26 --currency USD",
+	}, func(ctx context.Context, s *session, args []string) (err error) {
+		if filter.From, filter.To, err = client.Period(args[0]); err != nil {
+			return usage("%s", err)
+		}
+		if s.format == output.CSV {
+			return writeAll(s.out, s.MoneyMovementsCSV(ctx, filter))
+		}
+		return movementRows.Print(s.out, s.format, s.MoneyMovements(ctx, filter))
+	})
+	cmd.Flags().StringVar(&filter.Currency, "currency", "", "only movements in this currency")
+	output.AllowCSV(cmd.Flags())
+	return cmd
+}
+
+var movementRows = output.Columns[client.MoneyMovement]{
+	Titles: []any{"at", "order", "kind", "amount", "currency", "reference"},
+	Of: func(m *client.MoneyMovement) []any {
+		return []any{moment(m.At), m.OrderID, m.Kind, m.Amount, m.Currency, dash(m.Reference)}
+	},
+}
+
+// writeAll writes pages of lines.
+func writeAll(out io.Writer, pages iter.Seq2[[]byte, error]) error {
+	for text, err := range pages {
+		if err == nil {
+			_, err = out.Write(text)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 var verificationRows = output.Columns[client.StoredVerification]{

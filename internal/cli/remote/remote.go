@@ -33,7 +33,7 @@ var (
 // Commands returns the commands that use the API.
 func Commands() []*cobra.Command {
 	return []*cobra.Command{
-		overviewCommand(), ordersCommand(), holdsCommand(), stockCommand(), customersCommand(), eventsCommand(), webhooksCommand(), booksCommand(),
+		overviewCommand(), ordersCommand(), holdsCommand(), stockCommand(), customersCommand(), eventsCommand(), webhooksCommand(), booksCommand(), movementsCommand(),
 		consoleCommand(),
 	}
 }

@@ -315,6 +315,8 @@ func TestBooks(t *testing.T) {
 		{"books 1", "", `(?m)^20\S+ +USD +1 +1 +5.00 +0.00 +0.00 +0.00 +5.00 +0.00 +0.00 +0.00 +0$`},
 		{"books 1 -o csv", "", `^day,[^\n]*\r\n20\S+,USD,1,1,5.00,0.00,0.00,0.00,5.00,0.00,0.00,0.00,0\r\n$`},
 		{"books 1 --table months -o csv", "", `^period,[^\n]*\r\n20\d\d-\d\d,USD,5.00,0.00,0.00,0.00,5.00\r\n$`},
+		{"movements soon", "a period is a month such as 2026-11", `^$`},
+		{"movements 2020-01 -o csv", "", `^at,orderId,kind,amount,currency,reference\r\n$`},
 		{"books 1 --table movements", "", `(?m)^20\d\d-\d\d-\d\d +USD +5.00 +0.00 +0.00 +0.00 +5.00$`},
 		{"books -o csv", "needs the NUMBER", `^$`},
 		{"books one", "must be a number", `^$`},
