@@ -251,7 +251,8 @@ func wanted(by, name, statuses string) args {
 	values := args{
 		"by": "'" + by + "'", "name": name, "statuses": statuses, "looks": "50", "item": "''", "customer_id": "''", "reason": "''",
 		"amount_from": "0", "amount_to": "1000", "failure_step": "''", "failure_code": "''", "submitted_by": "''", "currency": "''",
-		"charged": "false", "refunded": "false", "refund": "''", "dispute": "''", "holds": "'{}'", "unfinished": "false",
+		"charged": "false", "refunded": "false", "authorized": "false", "voided": "false", "refund": "''", "dispute": "''",
+		"holds": "'{}'", "unfinished": "false",
 	}
 	unfinished := strings.Contains(statuses, "ing") // the ending of all statuses that are not final
 	switch {
@@ -299,11 +300,12 @@ func stats(t *testing.T, conn planner) {
 	script(t, conn, history)
 	metrics := func(most map[string]int) {
 		for name, values := range map[string]args{
-			"OrdersHeldStats":  {"most": "10000", "oldest": "100"},
-			"OpenWork":         {"order_no": "1000", "most": "10000"},
-			"OrdersUnfinished": {"most": "10000"},
-			"OrdersEnded":      {"most": "10000", "newest": "20000"},
-			"ErrorGroups":      {"most": "10000", "groups": "200"},
+			"OrdersHeldStats":   {"most": "10000", "oldest": "100"},
+			"OpenWork":          {"order_no": "1000", "most": "10000"},
+			"OrdersUnfinished":  {"most": "10000"},
+			"OrdersEnded":       {"most": "10000", "newest": "20000"},
+			"ErrorGroups":       {"most": "10000", "groups": "200"},
+			"OrdersStatusSince": {"order_nos": "'{1,5000,10000,15000,20000}'"},
 		} {
 			conn.cheap(t, cmp.Or(most[name], 500), name, values)
 		}
