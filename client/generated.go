@@ -3817,7 +3817,7 @@ type SearchOrdersParams struct {
 
 // StartVerificationParams defines parameters for StartVerification.
 type StartVerificationParams struct {
-	// Compare Compare the books with those of these providers, separated by commas. Each must be one of the providers that getVerification returns.
+	// Compare Compare the books with those of these providers, separated by commas. Each must be one of the providers that getVerification returns, such as charge=https://payments.example.com.
 	Compare []string `form:"compare,omitempty" json:"compare,omitempty,omitzero"`
 }
 

@@ -24,7 +24,7 @@ var startVerificationOperation = failing(huma.Operation{
 
 // startVerificationRequest documents what startVerification reads.
 type startVerificationRequest struct {
-	Compare []string `query:"compare" nullable:"false" doc:"Compare the books with those of these providers, separated by commas. Each must be one of the providers that getVerification returns." example:"[\"charge=https://payments.example.com\"]"`
+	Compare []string `query:"compare" nullable:"false" doc:"Compare the books with those of these providers, separated by commas. Each must be one of the providers that getVerification returns, such as charge=https://payments.example.com."`
 }
 
 func (s *server) startVerification(w http.ResponseWriter, r *http.Request) error {

@@ -5904,7 +5904,7 @@ export interface operations {
     startVerification: {
         parameters: {
             query?: {
-                /** @description Compare the books with those of these providers, separated by commas. Each must be one of the providers that getVerification returns. */
+                /** @description Compare the books with those of these providers, separated by commas. Each must be one of the providers that getVerification returns, such as charge=https://payments.example.com. */
                 compare?: string[];
             };
             header?: never;
