@@ -141,6 +141,14 @@ func TestFormsOfTwoPersons(t *testing.T) {
 	s.count(t, 0, `SELECT count(*) FROM charge_operations`)
 	s.post(t, refund, again.fill("reason", "a dent"), eve...).want(t, 303)
 	s.count(t, 1, `SELECT count(*) FROM charge_operations`)
+
+	s.post(t, "/console/books", s.get(t, "/console/books", maria...).fill(), eve...).want(t, 409, "opened by somebody else")
+	s.count(t, 0, `SELECT count(*) FROM verifications`)
+	ada, leo := s.token(t, "ada", access.Admin, access.Read), s.token(t, "leo", access.Admin, access.Read)
+	const write, source = "/console/policy/new", "completeWithin: 48h\n"
+	checked := s.post(t, write, s.get(t, write, ada...).fill("source", source), ada...).fill("source", source, "checked", source, "store", "yes")
+	s.post(t, write, checked, leo...).want(t, 200, "Policy (YAML)")
+	s.post(t, write, checked, ada...).want(t, 303)
 }
 
 // TestFormsOfOtherSites: a page of another site can have a browser send a form here.
@@ -312,7 +320,9 @@ func TestAfterTheSession(t *testing.T) {
 	asked, _, _ := strings.Cut(s.get(t, "/console/orders?q=item:lamp").want(t, 401, "Open this page again").header.Get("Set-Cookie"), ";")
 	s.post(t, "/console/order/refund?id=o", url.Values{"amount": {"2.50"}, "reason": {`"><b>dent`}}).want(t, 401,
 		`action="/console/order/refund?id=o"`, `name="amount" value="2.50"`, `value="&#34;&gt;&lt;b&gt;dent"`, "Look at it again")
+	typed, _, _ := strings.Cut(s.post(t, "/console/order/cancel?id=o", url.Values{"reason": {"a dent"}, "requestId": {"r"}}).want(t, 401, "leads back to this form").header.Get("Set-Cookie"), ";")
 	for cookie, leads := range map[string]string{
+		typed: "/console/order/cancel?id=o&amp;reason=a&#43;dent",
 		asked: "/console/orders?q=item:lamp", "__Host-pawl-return=%2F%2Fevil.example%2Fconsole": "/", "__Host-pawl-return=%2Fconsole%2F..%2F%2Fevil": "/",
 	} {
 		link, _, err := access.MakeLink(t.Context(), db.New(s.Pool), "maria", "test")

@@ -143,6 +143,12 @@ func (v *visit) proveBooks() error {
 	if err := v.r.ParseForm(); err != nil {
 		return unusable("The form could not be read.")
 	}
+	if err := v.needs("startVerification"); err != nil {
+		return err
+	}
+	if v.ofAnother() {
+		return errOfAnother
+	}
 	compare := client.StartVerificationParams{Compare: v.r.PostForm["compare"]}
 	return v.backTo("/console/books")(v.api.StartVerification(v.r.Context(), compare))
 }

@@ -233,7 +233,11 @@ func apart(calls []*client.Call) string {
 	for i, c := range calls[1:] {
 		gaps = append(gaps, c.StartedAt.Sub(calls[i].StartedAt).Abs().Seconds())
 	}
-	return fmt.Sprintf("; %s to %s apart", duration(slices.Min(gaps)), duration(slices.Max(gaps)))
+	least, most := duration(slices.Min(gaps)), duration(slices.Max(gaps))
+	if least == most {
+		return "; " + most + " apart"
+	}
+	return fmt.Sprintf("; %s to %s apart", least, most)
 }
 
 // unfolded is how many entries of what is folded are on a page that does not have every one.

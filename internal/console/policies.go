@@ -88,7 +88,7 @@ func (v *visit) checkPolicy() error {
 	}
 	text := func(name string) string { return strings.ReplaceAll(v.r.PostFormValue(name), "\r\n", "\n") } // of browsers
 	source := text("source")
-	store := text("store") != "" && text("checked") == source
+	store := text("store") != "" && text("checked") == source && !v.ofAnother() // otherwise, it is checked again
 	body := client.StorePolicyBody{Source: source}
 	stored, err := v.api.StorePolicy(v.r.Context(), body, client.StorePolicyParams{DryRun: !store})
 	form := policyForm{Source: source}

@@ -192,9 +192,9 @@ func TestPolicyScreens(t *testing.T) {
 	s.post(t, path, url.Values{"source": {source}}).want(t, 200, append(diff, "No mistakes", "<del>-approval: [{amountOver: 500",
 		`name="store"`, `name="checked"`, "!<b>")...)
 	// A text that was changed after it was checked is checked, and not stored.
-	s.post(t, path, url.Values{"source": {"reservationTtl: 1m\n"}, "checked": {source}, "store": {"yes"}}).want(t, 200, "No mistakes")
+	s.post(t, path, url.Values{"source": {"reservationTtl: 1m\n"}, "checked": {source}, "store": {"yes"}, "person": {"local"}}).want(t, 200, "No mistakes")
 	s.count(t, 1, `SELECT count(*) FROM policies`)
-	stored := s.post(t, path, url.Values{"source": {source}, "checked": {source}, "store": {"yes"}}).want(t, 303)
+	stored := s.post(t, path, url.Values{"source": {source}, "checked": {source}, "store": {"yes"}, "person": {"local"}}).want(t, 303)
 	assert.Equal(t, stored.header.Get("Location"), "/console/policy?version=2", "leads to")
 	s.get(t, "/console/policy?version=2").want(t, 200, "Activate…", "Compared with policy 1", "never", "!<b>")
 	s.get(t, "/console/policy?version=2&against=2").want(t, 200, "They are the same.")
@@ -216,7 +216,7 @@ func TestPolicyScreens(t *testing.T) {
 
 	// A text must not look other than it reads.
 	turned := "# \u202e }h1 :niWetelpmoc{ \u202c\ncompleteWithin: 2h\n"
-	s.post(t, path, url.Values{"source": {turned}, "checked": {turned}, "store": {"yes"}}).want(t, 303)
+	s.post(t, path, url.Values{"source": {turned}, "checked": {turned}, "store": {"yes"}, "person": {"local"}}).want(t, 303)
 	s.get(t, "/console/policy?version=3").want(t, 200, `# \u202e`, "!\u202e")
 	for _, path := range []string{"/console/policy", "/console/policy?version=x", "/console/policy?version=9", activate + "9"} {
 		s.get(t, path).want(t, 404)
@@ -241,14 +241,14 @@ func TestComparing(t *testing.T) {
 	s.provider = provider.URL
 	compare := func() shown {
 		t.Helper()
-		s.post(t, "/console/books", url.Values{"compare": {"charge=" + provider.URL}}).want(t, 303)
+		s.post(t, "/console/books", url.Values{"person": {"local"}, "compare": {"charge=" + provider.URL}}).want(t, 303)
 		eventually(t, "the verification ends", func() bool {
 			state, err := s.api.GetVerification(t.Context())
 			return err != nil || state.State != client.VerificationStateRunning
 		})
 		return s.get(t, "/console/books")
 	}
-	s.post(t, "/console/books", url.Values{"compare": {"charge=http://elsewhere.example"}}).want(t, 422, "must be addresses of known providers")
+	s.post(t, "/console/books", url.Values{"person": {"local"}, "compare": {"charge=http://elsewhere.example"}}).want(t, 422, "must be addresses of known providers")
 	compare().want(t, 200, "right in themselves, and differ", "They differ", "lost-1", "12 USD", "What to do:", "charge at "+provider.URL)
 	s.get(t, "/console").want(t, 200, "The provider&#39;s books differ", "charge at "+provider.URL, "compared with a provider", "they differ")
 	answer = ""
@@ -264,7 +264,7 @@ func TestBooks(t *testing.T) {
 	s.process(t, client.ProcessBody{OrderID: "../1 <b>", Amount: "6", Item: "lamp"})
 	prove := func() shown {
 		t.Helper()
-		s.post(t, "/console/books", nil).want(t, 303)
+		s.post(t, "/console/books", url.Values{"person": {"local"}}).want(t, 303)
 		eventually(t, "the verification ends", func() bool {
 			state, err := s.api.GetVerification(t.Context())
 			return err != nil || state.State == client.VerificationStateDone

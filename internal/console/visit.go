@@ -226,6 +226,7 @@ func unusable(why string) error { return newProblem(http.StatusUnprocessableEnti
 type problemPage struct {
 	*client.Problem
 	Typed     url.Values
+	Returns   bool   // the login leads back to the form, with its reason
 	Away      bool   // the service or its database does not answer
 	Retries   bool   // the browser loads the page again after a while
 	Elsewhere bool   // the person came from a page of another site: the session does not count
@@ -255,10 +256,13 @@ func (v *visit) showError(err error) {
 			for _, decides := range []string{"requestId", "confirm", "store"} {
 				p.Typed.Del(decides)
 			}
+			p.Returns = v.r.PathValue("task") != "" // its answers are in the URL, and the reason can be
+		}
+		if p.Returns {
+			v.comeBackTo(v.with(whyField.Name, p.Typed.Get(whyField.Name)))
 		}
 	case problem.Status == http.StatusUnauthorized:
-		http.SetCookie(v.w, &http.Cookie{Name: returnCookie, Value: url.QueryEscape(v.r.URL.RequestURI()), Path: "/",
-			MaxAge: returnSeconds, HttpOnly: true, Secure: true, SameSite: http.SameSiteLaxMode})
+		v.comeBackTo(v.r.URL.RequestURI())
 	case p.Away:
 		p.Retries = true
 	}
@@ -266,6 +270,12 @@ func (v *visit) showError(err error) {
 	if err := v.showAs(int(problem.Status), "problem", page{Title: problem.Title, Data: p}); err != nil {
 		http.Error(v.w, "The page could not be rendered: "+err.Error(), http.StatusInternalServerError)
 	}
+}
+
+// comeBackTo has the login lead to a page. A long URL does not fit into a cookie, and then the login leads to the start.
+func (v *visit) comeBackTo(page string) {
+	http.SetCookie(v.w, &http.Cookie{Name: returnCookie, Value: url.QueryEscape(page), Path: "/",
+		MaxAge: returnSeconds, HttpOnly: true, Secure: true, SameSite: http.SameSiteLaxMode})
 }
 
 func hasStatus(err error, status int64) bool {
