@@ -12,6 +12,22 @@ import (
 	"github.com/govalues/decimal"
 )
 
+const chargesUnderWay = `-- name: ChargesUnderWay :one
+SELECT (EXISTS (SELECT FROM pawl.orders AS o
+    WHERE o.due_at IS NOT NULL AND o.status = 'charging' AND o.policy IS NOT NULL AND o.created_at < $1::timestamptz)
+  OR EXISTS (SELECT FROM pawl.orders AS o
+    WHERE o.hold IS NOT NULL AND o.status = 'charging' AND o.policy IS NOT NULL AND o.created_at < $1::timestamptz))::boolean
+`
+
+// Reports whether an order that was placed before a time is being charged at a provider, or waits while it is. Nobody else
+// knows the reference of such a charge.
+func (q *Queries) ChargesUnderWay(ctx context.Context, before time.Time) (bool, error) {
+	row := q.db.QueryRow(ctx, chargesUnderWay, before)
+	var column_1 bool
+	err := row.Scan(&column_1)
+	return column_1, err
+}
+
 const disputeRecord = `-- name: DisputeRecord :many
 
 WITH touched AS (

@@ -53,10 +53,19 @@ func (q *Request) judgeDispute(o *orders.Order) (*change, error) {
 }
 
 // onDisputeEvent records a dispute that Stripe reports, if the event is signed for the account that charged the order.
+// Stripe must repeat it if no order has this charge and an order is still being charged: it may be this order's.
 func (e *Engine) onDisputeEvent(ctx context.Context, d *stripe.Dispute, secret policy.Secret) error {
+	// Read first: what is charged by then has its reference, so nothing falls between the two reads.
+	charging, err := orders.Read(ctx, e.Orders, e.query.ChargesUnderWay, d.At.Add(time.Second)) // Stripe's clock has seconds
+	if err != nil {
+		return orders.Unavailable("look for charges under way", err)
+	}
 	found, err := orders.Read(ctx, e.Orders, e.query.OrdersOfCharge, db.OrdersOfChargeParams{Reference: d.Intent, Executor: string(policy.Stripe)})
 	if err != nil {
 		return orders.Unavailable("find the order of a dispute", err)
+	}
+	if len(found) == 0 && charging {
+		return orders.ErrUnavailable
 	}
 	for _, o := range found {
 		if !e.cfg.Cell.Has(o.OrderID) {

@@ -18,6 +18,7 @@ import (
 
 	"pawl/engine"
 	"pawl/internal/cell"
+	"pawl/internal/orders"
 	"pawl/test/assert"
 )
 
@@ -171,10 +172,8 @@ func TestStripeDisputes(t *testing.T) {
 	s.admit(t, paid("o"))
 	s.until(t, "o", "completed")
 	send := func(secret, intent, status, currency string) error {
-		payload := fmt.Appendf(nil, `{"object":"event","id":"evt_1","type":"charge.dispute.created","created":1790000000,"data":{"object":{"object":"dispute",
-			"id":"dp_1","charge":"ch_1","payment_intent":%q,"status":%q,"amount":250,"currency":%q,"reason":"fraudulent"}}}`, intent, status, currency)
-		signed := webhook.GenerateTestSignedPayload(&webhook.UnsignedPayload{Payload: payload, Secret: secret, Timestamp: time.Now()})
-		return s.engine.StripeEvent(t.Context(), payload, signed.Header)
+		return s.reportDispute(t, secret, fmt.Sprintf(`"created":1790000000,"data":{"object":{"object":"dispute",
+			"id":"dp_1","charge":"ch_1","payment_intent":%q,"status":%q,"amount":250,"currency":%q,"reason":"fraudulent"}}`, intent, status, currency))
 	}
 	if err := send("whsec_of_somebody_else", "pi_1", "lost", "usd"); !errors.Is(err, engine.ErrSignature) {
 		t.Error(err)
@@ -195,6 +194,39 @@ func TestStripeDisputes(t *testing.T) {
 	if len(found) != 1 || found[0].Order.OrderID != "o" || found[0].Matched != "disputeCharge" {
 		t.Errorf("%+v", found)
 	}
+}
+
+// reportDispute sends an event about a dispute.
+func (s *shop) reportDispute(t *testing.T, secret, event string) error {
+	t.Helper()
+	payload := fmt.Appendf(nil, `{"object":"event","id":"evt_1","type":"charge.dispute.created",%s}`, event)
+	signed := webhook.GenerateTestSignedPayload(&webhook.UnsignedPayload{Payload: payload, Secret: secret, Timestamp: time.Now()})
+	return s.engine.StripeEvent(t.Context(), payload, signed.Header)
+}
+
+// Before a charge is recorded, nobody knows whose dispute it is. Stripe must repeat it, unless it is older than all orders
+// that are being charged.
+func TestDisputeBeforeItsCharge(t *testing.T) {
+	t.Parallel()
+	s, b := openShop(t, 1, quick), openBank(t, "processing")
+	s.useStripe(t, b, "}")
+	s.admit(t, paid("o"))
+	s.until(t, "o", "callback")
+	report := func(at time.Time) error {
+		return s.reportDispute(t, "whsec_of_stripes_hook", fmt.Sprintf(`"created":%d,"data":{"object":{"object":"dispute",
+			"id":"dp_1","charge":"ch_1","payment_intent":"pi_1","status":"needs_response","amount":250,"currency":"usd"}}`, at.Unix()))
+	}
+	assert.NoError(t, report(time.Now().Add(-time.Hour)))
+	if err := report(time.Now()); !errors.Is(err, orders.ErrUnavailable) {
+		t.Errorf("while an order is being charged: %v", err)
+	}
+	b.set("succeeded")
+	payload, signature := s.event(t, "o", "whsec_of_stripes_hook")
+	assert.NoError(t, s.engine.StripeEvent(t.Context(), payload, signature))
+	s.until(t, "o", "completed")
+	s.counts(t, 0, `SELECT count(*) FROM disputes`)
+	assert.NoError(t, report(time.Now()))
+	s.counts(t, 1, `SELECT count(*) FROM disputes`)
 }
 
 // An order that was taken up while it reserved goes back in the same run. Its refund needs what Stripe calls the charge:

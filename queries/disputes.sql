@@ -24,6 +24,14 @@ SELECT sqlc.embed(written_orders) FROM (SELECT w.*, e.* FROM touched AS w, pawl.
 SELECT DISTINCT o.order_id, o.policy, o.currency FROM pawl.charges AS c JOIN pawl.orders AS o ON o.order_no = c.order_no
 WHERE c.reference IS NOT NULL AND c.reference = @reference::text AND c.executor = @executor::text LIMIT 2;
 
+-- name: ChargesUnderWay :one
+-- Reports whether an order that was placed before a time is being charged at a provider, or waits while it is. Nobody else
+-- knows the reference of such a charge.
+SELECT (EXISTS (SELECT FROM pawl.orders AS o
+    WHERE o.due_at IS NOT NULL AND o.status = 'charging' AND o.policy IS NOT NULL AND o.created_at < @before::timestamptz)
+  OR EXISTS (SELECT FROM pawl.orders AS o
+    WHERE o.hold IS NOT NULL AND o.status = 'charging' AND o.policy IS NOT NULL AND o.created_at < @before::timestamptz))::boolean;
+
 -- name: DisputesOpen :one
 -- Counts the disputes that were neither won nor lost, up to a number.
 SELECT count(*) AS disputes FROM (
