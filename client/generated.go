@@ -1639,6 +1639,9 @@ type Item struct {
 	// Reserved Units reserved by orders that are not finished.
 	Reserved int64 `json:"reserved"`
 
+	// Sold Units of all completed orders. Units that were put back into stock since are not subtracted.
+	Sold int64 `json:"sold"`
+
 	// Tracked Whether stock is counted. An item that was never given stock is not tracked and never runs out.
 	Tracked bool `json:"tracked"`
 }
@@ -2614,6 +2617,11 @@ type SearchMatchMatched string
 // SearchResult defines model for SearchResult.
 type SearchResult struct {
 	Matches []SearchMatch `json:"matches"`
+
+	// MetadataKeys The metadata keys whose values are searched, as pawl migrate search-keys set them.
+	//
+	// Examples: ["email"]
+	MetadataKeys []string `json:"metadataKeys"`
 
 	// More Other orders match, too. A longer term finds fewer; the filters of listOrders have pages.
 	More bool `json:"more"`

@@ -704,3 +704,30 @@ func (q *Queries) OrdersStatusSince(ctx context.Context, orderNos []int64) ([]Or
 	}
 	return items, nil
 }
+
+const searchKeys = `-- name: SearchKeys :many
+SELECT d.description::text AS key FROM pg_catalog.pg_index AS i JOIN pg_catalog.pg_class AS c ON c.oid = i.indexrelid
+JOIN pg_catalog.pg_description AS d ON d.objoid = i.indexrelid AND d.classoid = 'pg_class'::regclass AND d.objsubid = 0
+WHERE i.indrelid = 'pawl.orders'::regclass AND i.indisvalid AND starts_with(c.relname::text, 'orders_metadata_') ORDER BY key
+`
+
+// Returns the metadata keys that orders_by_metadata looks at.
+func (q *Queries) SearchKeys(ctx context.Context) ([]string, error) {
+	rows, err := q.db.Query(ctx, searchKeys)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var key string
+		if err := rows.Scan(&key); err != nil {
+			return nil, err
+		}
+		items = append(items, key)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}

@@ -210,6 +210,7 @@ type item struct {
 	OnHand    int64  `json:"onHand" minimum:"0" doc:"Units on the shelf, without sold ones."`
 	Reserved  int64  `json:"reserved" minimum:"0" doc:"Units reserved by orders that are not finished."`
 	Available *int64 `json:"available" nullable:"true" minimum:"0" doc:"onHand - reserved: what is left to sell. Null if the item is not tracked."`
+	Sold      int64  `json:"sold" minimum:"0" doc:"Units of all completed orders. Units that were put back into stock since are not subtracted."`
 
 	IgnoredFields []string `json:"ignoredFields,omitempty" nullable:"false" doc:"Unknown fields of the request, which had no effect."`
 }
@@ -386,7 +387,7 @@ func callOf(row *db.CallsOfRow) call {
 }
 
 func itemOf(row *orders.Stock) item {
-	out := item{Item: row.Item, Tracked: row.Tracked, OnHand: row.OnHand, Reserved: row.Reserved}
+	out := item{Item: row.Item, Tracked: row.Tracked, OnHand: row.OnHand, Reserved: row.Reserved, Sold: row.Sold}
 	if row.Tracked {
 		out.Available = new(row.OnHand - row.Reserved)
 	}

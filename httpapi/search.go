@@ -24,6 +24,7 @@ type searchOrdersRequest struct {
 type searchResult struct {
 	Matches []searchMatch `json:"matches" nullable:"false"`
 	More    bool          `json:"more" doc:"Other orders match, too. A longer term finds fewer; the filters of listOrders have pages."`
+	Keys    []string      `json:"metadataKeys" nullable:"false" doc:"The metadata keys whose values are searched, as pawl migrate search-keys set them." example:"[\"email\"]"`
 }
 
 type searchMatch struct {
@@ -37,7 +38,12 @@ func (s *server) searchOrders(ctx context.Context, in *searchOrdersRequest) (out
 		return out, invalidParameter("term", "invalid", "must have 1 to 255 characters, without control characters, or blanks at either end")
 	}
 	matches, more, err := s.engine.Orders.Search(ctx, in.Term, in.Limit)
+	if err != nil {
+		return out, err
+	}
 	out.Matches, out.More = each(matches, s.searchMatchOf), more
+	keys, err := s.engine.Orders.SearchKeys(ctx)
+	out.Keys = append([]string{}, keys...)
 	return out, err
 }
 

@@ -287,5 +287,11 @@ SELECT f.order_no, f.matched, f.key FROM (
 ) AS f
 ORDER BY f.place, f.order_id, f.key, f.order_no DESC;
 
+-- name: SearchKeys :many
+-- Returns the metadata keys that orders_by_metadata looks at.
+SELECT d.description::text AS key FROM pg_catalog.pg_index AS i JOIN pg_catalog.pg_class AS c ON c.oid = i.indexrelid
+JOIN pg_catalog.pg_description AS d ON d.objoid = i.indexrelid AND d.classoid = 'pg_class'::regclass AND d.objsubid = 0
+WHERE i.indrelid = 'pawl.orders'::regclass AND i.indisvalid AND starts_with(c.relname::text, 'orders_metadata_') ORDER BY key;
+
 -- name: OrderCurrencies :many
 SELECT o.order_id, o.currency FROM pawl.orders AS o WHERE o.order_id = ANY((SELECT @order_ids::text[])::text[]);

@@ -317,10 +317,10 @@ func TestAfterTheSession(t *testing.T) {
 	eventually(t, "the service is closed", func() bool { return s.get(t, "/console/orders").status == 401 })
 	s.get(t, "/console").want(t, 401, "<h1>Sign in to Pawl</h1>", "You are not signed in.", "!No credentials", "pawl token link NAME --url http://", "!another site", "!Overview")
 	s.get(t, "/console/orders", "Sec-Fetch-Site", "cross-site").want(t, 401, "You came from a page of another site.")
-	asked, _, _ := strings.Cut(s.get(t, "/console/orders?q=item:lamp").want(t, 401, "Open this page again").header.Get("Set-Cookie"), ";")
+	asked, _, _ := strings.Cut(s.get(t, "/console/orders?q=item:lamp").want(t, 401, "Open this page again", "about <strong>the orders of the search item:lamp<").header.Get("Set-Cookie"), ";")
 	s.post(t, "/console/order/refund?id=o", url.Values{"amount": {"2.50"}, "reason": {`"><b>dent`}}).want(t, 401,
 		`action="/console/order/refund?id=o"`, `name="amount" value="2.50"`, `value="&#34;&gt;&lt;b&gt;dent"`, "Look at it again")
-	typed, _, _ := strings.Cut(s.post(t, "/console/order/cancel?id=o", url.Values{"reason": {"a dent"}, "requestId": {"r"}}).want(t, 401, "leads back to this form").header.Get("Set-Cookie"), ";")
+	typed, _, _ := strings.Cut(s.post(t, "/console/order/cancel?id=o", url.Values{"reason": {"a dent"}, "requestId": {"r"}}).want(t, 401, "leads back to this form", "about <strong>order o<").header.Get("Set-Cookie"), ";")
 	for cookie, leads := range map[string]string{
 		typed: "/console/order/cancel?id=o&amp;reason=a&#43;dent",
 		asked: "/console/orders?q=item:lamp", "__Host-pawl-return=%2F%2Fevil.example%2Fconsole": "/", "__Host-pawl-return=%2Fconsole%2F..%2F%2Fevil": "/",

@@ -29,9 +29,12 @@ type ordersPage struct {
 	Verbs   []*verb           // for selected orders
 	Fits    string            // the first of them that all orders on the page allow; empty: none
 	Help    [][2]string
-	Chips   []view // the search without one of its words, named by the word
-	Oldest  bool   // they are sorted by age, the oldest first
-	Sorted  string // the search in the other order
+	Chips   []view   // the search without one of its words, named by the word
+	Oldest  bool     // they are sorted by age, the oldest first
+	Sorted  string   // the search in the other order
+	Term    string   // that was looked for
+	Keys    []string // of metadata, whose values terms find
+	Without []view   // of an empty list: searches without one of its filters, named by it, that find orders
 }
 
 type view struct{ Name, Search string }
@@ -101,6 +104,9 @@ func (v *visit) orders() error {
 	p.Fits = v.fits(p.Orders)
 	if len(p.Orders) == 0 {
 		p.Meant = s.meant
+		if err := v.findWithout(p); err != nil {
+			return err
+		}
 	}
 	return v.show("orders", page{Title: "Orders", Data: p})
 }
@@ -122,6 +128,31 @@ func (p *ordersPage) describe(s *search) {
 	}
 }
 
+// mostWithout is how many filters of an empty list are tried without one of them.
+const mostWithout = 5
+
+// findWithout finds the filters that are the only reason for an empty list.
+func (v *visit) findWithout(p *ordersPage) error {
+	if p.Term != "" || p.Next != "" || len(p.Chips) < 2 || len(p.Chips) > mostWithout {
+		return nil
+	}
+	for _, chip := range p.Chips {
+		s := parseSearch(chip.Search, time.Now())
+		if s.term != "" || len(s.notes) > 0 || strings.HasPrefix(chip.Name, "sort:") {
+			continue
+		}
+		s.filter.Limit = 1
+		found, err := v.api.ListOrders(v.r.Context(), s.filter)
+		if err != nil && refusedInput(err) == nil {
+			return err
+		}
+		if err == nil && len(found.Orders) > 0 {
+			p.Without = append(p.Without, chip)
+		}
+	}
+	return nil
+}
+
 // findByTerm finds orders by a term. only is the ID of the order that has it as its ID, or that is the only match.
 func (v *visit) findByTerm(s *search, p *ordersPage) (only string, err error) {
 	if only, err = v.findByID(s.term, p.Search); only != "" || err != nil {
@@ -136,7 +167,7 @@ func (v *visit) findByTerm(s *search, p *ordersPage) (only string, err error) {
 	case len(found.Matches) == 1:
 		return found.Matches[0].Order.OrderID, nil
 	}
-	p.Matched = map[string]string{}
+	p.Matched, p.Term, p.Keys = map[string]string{}, s.term, found.MetadataKeys
 	for _, m := range found.Matches {
 		p.Orders = append(p.Orders, m.Order)
 		p.Matched[m.Order.OrderID] = strings.TrimSpace("Found by " + matchNames[string(m.Matched)] + " " + m.Key)

@@ -10,6 +10,7 @@ import (
 
 	"pawl/client"
 	"pawl/internal/access"
+	"pawl/migrations"
 	"pawl/test/assert"
 )
 
@@ -163,6 +164,14 @@ func TestOrders(t *testing.T) {
 	for _, search := range []string{"shop:17", "status:xyz", "amount:x", "status:failed"} {
 		s.get(t, ordersOf(search)).want(t, 200, "!Did you mean")
 	}
+	without := s.get(t, ordersOf("item:lamp status:failed")).want(t, 200, "Orders are found without", "<bdi>status:failed</bdi></a>.")
+	assert.Equal(t, without.link(t, "<bdi>status:failed</bdi>"), ordersOf("item:lamp"))
+	nothing := s.get(t, ordersOf("nothing")).want(t, 200, "no key is searchable")
+	assert.Equal(t, nothing.link(t, "orders for this item"), ordersOf(`item:"nothing"`))
+	if err := migrations.AddSearchKey(t.Context(), s.AdminURL, "email"); err != nil {
+		t.Fatal(err)
+	}
+	s.get(t, ordersOf("metadata.Email:x")).want(t, 200, "a whole value under <bdi>email</bdi>, without", "Did you mean", "<bdi>&#34;x&#34;</bdi>")
 	s.get(t, ordersOf("ann smith")).want(t, 200, ">Found by customer<", "4 orders", `<a href="/console/orders?q=customer%3A%22ann&#43;smith%22"><bdi>ann smith</bdi></a>`)
 	for typed, id := range map[string]string{tricky: tricky, `"../o ""><img src=x>"`: tricky, "o1": "o1", "bi": "big"} { // as it is, in quotes, and the only match
 		if to := s.get(t, ordersOf(typed)).want(t, 303).header.Get("Location"); to != "/console/order?"+(url.Values{"id": {id}}).Encode() {

@@ -129,7 +129,9 @@ func parseSearch(text string, now time.Time) *search {
 			term = append(term, word.text)
 		case set == nil:
 			term = append(term, word.text)
-			better = respelled(key, value, word.typed)
+			if better = respelled(key, value, word.typed); value != "" && strings.HasPrefix(key, "metadata.") {
+				better = quoted(value) // it is found by itself
+			}
 		case value == "":
 			s.note("%s: has no value", key)
 		default:

@@ -1,8 +1,10 @@
 package console
 
 import (
+	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -22,12 +24,30 @@ func (v *visit) showStock() error {
 	return v.show("stock", page{Title: "Stock", Data: stockPage{list.Items, v.nextPage(list.NextCursor)}})
 }
 
+// lowStock is how many available units of an item are marked as low.
+const lowStock = 5
+
+// mark says in a word that little or nothing of an item is left to sell, and has the class of the word.
+func mark(i client.Item) [2]string {
+	switch {
+	case i.Available == nil || *i.Available > lowStock:
+		return [2]string{}
+	case *i.Available > 0:
+		return [2]string{"low", "approval"}
+	}
+	return [2]string{"sold out", "attention"}
+}
+
+// holdersURL is the list of the orders under way for an item, which hold units of it or are about to.
+func holdersURL(item string) string { return ordersURL("status:open item:" + quoted(item)) }
+
 // itemPage is an item with the last changes of its stock.
 type itemPage struct {
 	*stockItem
-	Tasks     []*task
-	Movements []client.Movement
-	Older     string // the URL of the next page
+	Last, Counted *client.Movement // of all; nil: there is none on the first page, or this is another one
+	Tasks         []*task
+	Movements     []client.Movement
+	Older         string // the URL of the next page
 }
 
 const movementsOnPage = 50
@@ -46,6 +66,12 @@ func (v *visit) showItem() error {
 		}
 		if p.Movements = list.Movements; len(p.Movements) == movementsOnPage {
 			p.Older = v.with("before", strconv.FormatInt(p.Movements[movementsOnPage-1].Version, 10))
+		}
+		if len(p.Movements) > 0 && v.query("before") == "" {
+			p.Last = &p.Movements[0]
+			if i := slices.IndexFunc(p.Movements, func(m client.Movement) bool { return m.Kind == client.MovementKindSet }); i >= 0 {
+				p.Counted = &p.Movements[i]
+			}
 		}
 	}
 	return v.show("item", page{Title: item.Item.Item, Data: p})
@@ -88,8 +114,7 @@ func (v *visit) itemTasks(i *stockItem) []*task {
 		&task{
 			Name: "adjust", Label: "Add or remove units", operation: "adjustInventory",
 			Heading: "Add or remove units of " + visible(name), Button: "Change the stock",
-			Notes: []string{"For goods that arrive, break or are returned. Sales in the meantime do not matter. " +
-				"From then on the item is tracked, and never oversold."},
+			Notes:     i.notes("For goods that arrive, break or are returned. Sales in the meantime do not matter."),
 			questions: []field{{Name: "change", Label: "Units", Type: "number", Required: true, Help: "To remove units, use a minus sign."}},
 			fields:    []field{required(whyField)},
 			preview: func(form url.Values) ([]change, []string, error) {
@@ -108,8 +133,7 @@ func (v *visit) itemTasks(i *stockItem) []*task {
 		&task{
 			Name: "set", Label: "Set after a count", operation: "setInventory",
 			Heading: "Set the units of " + visible(name) + " on the shelf", Button: "Set the stock",
-			Notes: []string{"It is set only if nothing is sold or changed from now on. " +
-				"From then on the item is tracked, and never oversold."},
+			Notes: i.notes("It is set only if nothing is sold or changed from now on."),
 			questions: []field{{Name: "onHand", Label: "Units on the shelf", Type: "number", Required: true,
 				Help: "With reserved units, without sold ones."}},
 			fields: []field{whyField},
@@ -134,17 +158,33 @@ func (v *visit) itemTasks(i *stockItem) []*task {
 	)
 }
 
+// notes say what the stock of the item is, and what a change means, after a note on the kind of change.
+func (i *stockItem) notes(note string) []string {
+	now := fmt.Sprintf("Now: %s on hand, of which orders under way hold %s.", count(i.OnHand), count(i.Reserved))
+	if i.Tracked {
+		return []string{now, note}
+	}
+	return []string{now, note, "The item is not tracked yet, so it is sold without a limit. From then on it is tracked, and never oversold."}
+}
+
 // preview shows the effect of another number on hand. An item that was not tracked is tracked then.
 func (i *stockItem) preview(onHand int64, err error) ([]change, []string, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	if onHand < i.Reserved {
+		return nil, nil, unusable(fmt.Sprintf("That would leave %s on hand, but orders under way hold %s.", count(onHand), count(i.Reserved)))
+	}
 	available := "not tracked"
 	if i.Available != nil {
-		available = strconv.FormatInt(*i.Available, 10)
+		available = count(*i.Available)
 	}
-	return previewOf(change{"On hand", strconv.FormatInt(i.OnHand, 10), strconv.FormatInt(onHand, 10)},
-		change{"Available", available, strconv.FormatInt(onHand-i.Reserved, 10)})
+	changes, notes, err := previewOf(change{"On hand", count(i.OnHand), count(onHand)}, change{"Available", available, count(onHand - i.Reserved)})
+	if err == nil {
+		held := count(i.Reserved)
+		changes = slices.Insert(changes, len(changes)-1, change{"Held for orders under way", held, held})
+	}
+	return changes, notes, err
 }
 
 // units parses a number of units in a form.

@@ -61,6 +61,8 @@ var functions = template.FuncMap{
 	"figureURL":   figureURL,
 	"placesAt":    placesAt,
 	"refundedOf":  refundedOf,
+	"holdersURL":  holdersURL,
+	"mark":        mark,
 	"duration":    duration,
 	"atLeast":     atLeast,
 	"count":       count,
@@ -161,8 +163,11 @@ func rowID(orderID string) string { return fmt.Sprintf("order-%x", orderID) }
 // countedTo is where the API stops counting.
 const countedTo = 10_000
 
-// count formats a number or a decimal with thousands separators.
+// count formats a number, the one of a pointer that is not nil, or a decimal with thousands separators.
 func count(n any) string {
+	if known, ok := n.(*int64); ok {
+		n = *known
+	}
 	text, fraction, point := strings.Cut(fmt.Sprint(n), ".")
 	text, negative := strings.CutPrefix(text, "-")
 	for i := len(text) - 3; i > 0; i -= 3 {

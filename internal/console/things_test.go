@@ -58,8 +58,10 @@ func TestStock(t *testing.T) {
 	s.count(t, 10, `SELECT on_hand FROM inventory`)
 	s.count(t, 2, `SELECT count(*) FROM stock_movements`)
 	s.do(t, adjust, "change", "many").want(t, 422, "whole number", `value="many"`)
-	seen = s.do(t, adjust, "change", "-11").want(t, 200)
-	s.post(t, adjust, seen.fill("reason", "broken")).want(t, 409, "The units on hand cannot be fewer than those reserved")
+	s.do(t, adjust, "change", "-11").want(t, 422, "would leave −1 on hand, but orders under way hold 0", `value="-11"`)
+	s.post(t, adjust, seen.fill("requestId", "other", "change", "-11", "reason", "broken")).want(t, 409, "The units on hand cannot be fewer than those reserved")
+	s.get(t, "/console/item"+item).want(t, 200, "Last set <time", "12 on hand, <bdi>the first", "Last changed <time", "-2, 10 on hand, <bdi>broken</bdi>",
+		`href="/console/orders?q=status%3Aopen&#43;item%3A%22..%2F%3Cb%3E%22"`, "<strong>0</strong> sold")
 	asked, counted := s.get(t, set), s.do(t, set, "onHand", "9").want(t, 200)
 	if _, err := s.api.AdjustInventory(t.Context(), "../<b>", client.AdjustInventoryBody{Change: 5, Reason: "found"}); err != nil {
 		t.Fatal(err)
@@ -78,7 +80,7 @@ func TestStock(t *testing.T) {
 	s.get(t, "/console/item?item=lamp").want(t, 200, "request-120", "before=71", "!request-70<", "!>Newest<")
 	s.get(t, "/console/item?item=lamp&before=71").want(t, 200, "request-70<", "before=21", ">Newest<", "!request-71<")
 	s.get(t, "/console/item?item=lamp&before=21").want(t, 200, "request-1<", `!rel="next"`)
-	s.get(t, "/console/stock").want(t, 200, "Next page", "item=..%2f%3cb%3e", "!>lamp<")
+	s.get(t, "/console/stock").want(t, 200, "Next page", "item=..%2f%3cb%3e", "!>lamp<", `<span class="badge approval">low</span> 3<`, "!sold out")
 }
 
 func TestWebhooks(t *testing.T) {

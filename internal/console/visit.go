@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"html/template"
 	"maps"
@@ -231,6 +232,7 @@ type problemPage struct {
 	Retries   bool   // the browser loads the page again after a while
 	Elsewhere bool   // the person came from a page of another site: the session does not count
 	OrderID   string // the order that the page is about, or empty
+	About     string // the same in words, also of items and lists; empty: its URL does not say
 	Stranger  bool   // nothing was sent to sign in with, which the page says in other words
 }
 
@@ -243,7 +245,9 @@ func (v *visit) showError(err error) {
 	}
 	from := v.r.Header.Get("Sec-Fetch-Site")
 	p := problemPage{Problem: problem, Elsewhere: from == "cross-site" || from == "same-site"}
-	p.Stranger = strings.HasPrefix(problem.Detail, "No credentials were sent")
+	_, err = v.r.Cookie(sessionCookie)
+	p.Stranger = err != nil && v.r.Header.Get("Authorization") == "" && problem.Status == http.StatusUnauthorized
+	p.About = v.about()
 	if strings.HasPrefix(v.r.URL.Path, "/console/order/") {
 		p.OrderID = v.query("id")
 	}
@@ -270,6 +274,22 @@ func (v *visit) showError(err error) {
 	if err := v.showAs(int(problem.Status), "problem", page{Title: problem.Title, Data: p}); err != nil {
 		http.Error(v.w, "The page could not be rendered: "+err.Error(), http.StatusInternalServerError)
 	}
+}
+
+// about says what the page is about, as far as its URL does.
+func (v *visit) about() string {
+	id, item, search := visible(v.query("id")), visible(v.query("item")), visible(cmp.Or(v.query("q"), v.query("all"), v.query("search")))
+	switch path := v.r.URL.Path; {
+	case id != "" && (path == "/console/order" || strings.HasPrefix(path, "/console/order/")):
+		return "order " + id
+	case item != "" && strings.HasPrefix(path, "/console/item"):
+		return "the stock of " + item
+	case path == "/console/orders" && search != "":
+		return "the orders of the search " + search
+	case path == "/console/bulk":
+		return strings.TrimSpace("many orders at once " + search)
+	}
+	return ""
 }
 
 // comeBackTo has the login lead to a page. A long URL does not fit into a cookie, and then the login leads to the start.

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"pawl/db"
+	"pawl/internal/pg"
 )
 
 // Match is an order that a search has found.
@@ -48,4 +49,10 @@ func (r *Reader) Search(ctx context.Context, term string, limit int32) (matches 
 		matches = append(matches, Match{order, how[order.OrderNo].Matched, how[order.OrderNo].Key})
 	}
 	return matches, more || cut != 0, err
+}
+
+// SearchKeys are the metadata keys whose values Search finds. Errors: ErrUnavailable.
+func (r *Reader) SearchKeys(ctx context.Context) ([]string, error) {
+	keys, err := pg.Repeat(ctx, r.life, r.query.SearchKeys)
+	return keys, Unavailable("read the searchable keys", err)
 }

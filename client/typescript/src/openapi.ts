@@ -2070,6 +2070,11 @@ export interface components {
              * @description Units reserved by orders that are not finished.
              */
             reserved: number;
+            /**
+             * Format: int64
+             * @description Units of all completed orders. Units that were put back into stock since are not subtracted.
+             */
+            sold: number;
             /** @description Whether stock is counted. An item that was never given stock is not tracked and never runs out. */
             tracked: boolean;
         };
@@ -3028,6 +3033,13 @@ export interface components {
         };
         SearchResult: {
             matches: components["schemas"]["SearchMatch"][];
+            /**
+             * @description The metadata keys whose values are searched, as pawl migrate search-keys set them.
+             * @example [
+             *       "email"
+             *     ]
+             */
+            metadataKeys: string[];
             /** @description Other orders match, too. A longer term finds fewer; the filters of listOrders have pages. */
             more: boolean;
         };
