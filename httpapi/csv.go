@@ -127,6 +127,9 @@ func csvCell(row any, field string) string {
 	fields, _ := row.(map[string]any)
 	value := fields[outer]
 	switch {
+	case value == nil && outer == "money": // nothing was charged: zero, with the digits of the amount
+		_, digits, _ := strings.Cut(csvCell(row, "amount"), ".")
+		return strings.TrimSuffix("0."+strings.Repeat("0", len(digits)), ".")
 	case value == nil:
 		return ""
 	case nested:

@@ -74,6 +74,9 @@ func chosen(groups []waitingGroup, hold, key string) *waitingGroup {
 	if !named {
 		return nil
 	}
+	if first := slices.IndexFunc(groups, func(g waitingGroup) bool { return g.Hold() == hold }); key == "" && first >= 0 {
+		return &groups[first]
+	}
 	return &waitingGroup{reason: reasonOf(client.OrderHold(hold), key)}
 }
 

@@ -20,7 +20,7 @@ type booksPage struct {
 	Right  []client.VerificationCheck
 	Stored []client.StoredVerification
 	Older  bool // the report is not the newest
-	Differ bool // books and providers, in a newest comparison
+	Differ bool // books and providers, in a newest comparison; not told of an older report
 	Broken bool // one of our own checks failed
 }
 
@@ -49,7 +49,7 @@ func (v *visit) showBooks() error {
 		}
 		return 1
 	})
-	p.Differ = len(p.Comparisons) > 0 && !p.Comparisons[0].Right
+	p.Differ = !p.Older && len(p.Comparisons) > 0 && !p.Comparisons[0].Right
 	stored, err := v.api.ListVerifications(v.r.Context(), client.ListVerificationsParams{Limit: storedShown})
 	if err != nil {
 		return err
@@ -187,6 +187,21 @@ var differences = map[string]string{
 	"provider_known":      "An order may have been lost in a failover or restore. If nobody sends it again, refund it at the provider.",
 	"provider_unsettled":  "Nothing, while the orders go on. Compare again once they have ended.",
 	"provider_others":     "Find out who charges there beside Pawl.",
+}
+
+// Finding names the violations of a check against a provider; empty for other checks.
+func (p booksPage) Finding(check string) string { return findings[check] }
+
+var findings = map[string]string{
+	"provider_standing":   "In the books, but not live at the provider",
+	"provider_live":       "Live or pending at the provider, but not in the books",
+	"provider_amounts":    "Another amount or currency at the provider",
+	"provider_references": "Another reference at the provider",
+	"provider_single":     "Orders with two live charges at the provider",
+	"provider_once":       "Done twice under one key by the provider",
+	"provider_known":      "At the provider, but never sent from these books",
+	"provider_unsettled":  "Orders that were sent to the provider, and have not ended",
+	"provider_others":     "Live at the provider under a key that is not Pawl's",
 }
 
 // proofStep is the progress of a verification.

@@ -153,6 +153,7 @@ func TestOverviewOfALot(t *testing.T) {
 		{Kind: "attention", Reason: "retries_exhausted", Orders: 1, Totals: usd}, {Kind: "attention", Reason: trick, Orders: countedTo, More: true},
 		{Kind: "approval", Orders: 25}, {Kind: "webhook_failing", EndpointID: "whe_2", Detail: trick, Events: 341, Until: time.Now().Add(time.Minute)},
 		{Kind: "webhook_disabled", EndpointID: "whe_3", Detail: "gone", Description: "the shop's till"}, {Kind: "replica_lost", Replica: "gone:7", Since: time.Now()},
+		{Kind: "books_differ", Detail: "charge=https://pay.example", Since: time.Now()},
 	}
 	data.judge()
 	text := render(t, "overview", client.Caller{Open: true}, data)
@@ -163,10 +164,11 @@ func TestOverviewOfALot(t *testing.T) {
 		"<strong>Needs you</strong>\n<span>Retries are used up</span> <span><strong>1</strong> order (98,400.00 USD)</span>", `href="/console/attention?hold=attention&amp;reason=retries_exhausted"`,
 		"<strong>10,000&#43;</strong> orders", "<strong>To approve</strong>", "<strong>Endpoint whe_2</strong>", "next attempt", `href="/console/webhook?id=whe_2"`,
 		"was disabled", "<bdi>the shop&#39;s till</bdi>", `href="/console/runbook#pawlwebhookendpointdisabled"`, "<strong>Replica gone:7</strong>", "not heard of since",
-		"<strong>10,026&#43;</strong> orders (98,400.00 USD) need a person.", "Orders are accepted, and none is lost.", `<span class="badge open">open</span>`, `<strong>13</strong> orders finished per second`,
+		"replica gone:7 do not work. The provider&#39;s books differ.", "<strong>10,026&#43;</strong> orders (98,400.00 USD) need a person.", "Orders are accepted, and none is lost.", `<span class="badge open">open</span>`, `<strong>13</strong> orders finished per second`,
 	} {
 		assert.Contains(t, text, want, "the page lacks")
 	}
+	assert.Equal(t, "Replica b:7 does not work.", verdict{Fails: []string{"replica b:7"}}.Failing(), "at the beginning of a sentence")
 	if runbook.sections["a-provider-is-away"] == "" {
 		t.Error("the runbook does not say what to do about a breaker")
 	}

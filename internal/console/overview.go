@@ -23,7 +23,7 @@ type overviewPage struct {
 	Machine template.HTML
 }
 
-// recent is what happened in the last minutes.
+// recent is what happened lately.
 type recent struct {
 	Text, URL string
 	At        time.Time // zero: within the last minute
@@ -47,6 +47,7 @@ type verdict struct {
 	More   bool            // there may be more than Alone
 	Away   bool            // a provider fails
 	Fails  []string        // what does not work: hosts, endpoints, replicas
+	Books  string          // what is wrong with the books; empty: nothing is known to be
 }
 
 // parts are the incidents about something that does not work.
@@ -61,6 +62,9 @@ func (p *overviewPage) judge() {
 	for _, w := range p.Wrong {
 		if slices.Contains(parts, w.Kind) {
 			v.Fails = append(v.Fails, w.Subject())
+		}
+		if w.Kind == client.IncidentKindBooksWrong || w.Kind == client.IncidentKindBooksDiffer {
+			v.Books = strings.TrimSpace(v.Books + " " + w.Title + ".")
 		}
 	}
 	for _, i := range p.Incidents {
@@ -153,14 +157,20 @@ func addWrong(all []wrong, w wrong) []wrong {
 
 // Failing names all of that, and says that it does not work; empty: nothing is known to.
 func (v verdict) Failing() string {
-	switch last := len(v.Fails) - 1; {
-	case last < 0:
+	last := len(v.Fails) - 1
+	if last < 0 {
 		return ""
-	case last == 0:
-		return v.Fails[0] + " does not work."
-	default:
-		return strings.Join(v.Fails[:last], ", ") + " and " + v.Fails[last] + " do not work."
 	}
+	text, verb := v.Fails[last], " does not work."
+	if last > 0 {
+		text, verb = strings.Join(v.Fails[:last], ", ")+" and "+text, " do not work."
+	}
+	for _, name := range []string{"endpoint ", "replica "} { // the name of a host is left as it is
+		if strings.HasPrefix(text, name) {
+			text = strings.ToUpper(text[:1]) + text[1:]
+		}
+	}
+	return text + verb
 }
 
 // Subject names what does not work, in a sentence.
@@ -171,7 +181,7 @@ func (w *wrong) Subject() string {
 	return strings.ToLower(w.Title[:1]) + w.Title[1:]
 }
 
-// changes are what happened in the last minutes that people on call ask for first: new errors, and another policy.
+// changes are what happened lately that people on call ask for first: new errors, and another policy.
 func (v *visit) changes(steps []client.ProviderStep) (all []recent) {
 	if v.may("listPolicies") {
 		if list, err := v.api.ListPolicies(v.r.Context(), client.ListPoliciesParams{Limit: 5}); err == nil {

@@ -95,7 +95,7 @@ func TestAttention(t *testing.T) {
 	s.get(t, "/console/attention").want(t, 200, "<strong>12</strong> Retries are used up", "The outcome is unknown", "(23505)",
 		"Waits for approval", "<bdi>r00</bdi>", "Retry 12 whose retries are used up")
 	s.get(t, "/console/attention?hold=attention&reason=retries_exhausted").want(t, 200, "37 calls in 10 minutes", "no answer in time to try 7",
-		"no answer in time to try 5", "ch_7", ">of 7<", "In doubt", "Don't: tell the customer", `href="/console/runbook#retries_exhausted"`)
+		"no answer in time to try 5", "ch_7", "The last 3 of <a", ">7 calls<", "In doubt", "Don't: tell the customer", `href="/console/runbook#retries_exhausted"`)
 	assert.NoError(t, assert.Err(s.api.ApproveOrder(t.Context(), "big", client.VerbBody{})))
 	s.get(t, "/console/attention?hold=approval").want(t, 200, "No order waits for this any more")
 	s.get(t, "/console/attention?hold=attention&reason=nothing+like+it").want(t, 200, "No order waits for this any more")

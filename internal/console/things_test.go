@@ -252,7 +252,7 @@ func TestComparing(t *testing.T) {
 	}
 	s.post(t, "/console/books", url.Values{"person": {"local"}, "compare": {"charge=http://elsewhere.example"}}).want(t, 422, "must be addresses of known providers")
 	compare().want(t, 200, "right in themselves, and differ", "They differ", "lost-1", "12 USD", "What to do:", "charge at "+provider.URL)
-	s.get(t, "/console").want(t, 200, "The provider&#39;s books differ", "charge at "+provider.URL, "compared with a provider", "they differ")
+	s.get(t, "/console").want(t, 200, "The provider&#39;s books differ", "charge at "+provider.URL, "Compared with a provider's", "they differ")
 	answer = ""
 	compare().want(t, 200, "The books are right", "They agree")
 	s.get(t, "/console").want(t, 200, "!books differ", "they agree")

@@ -149,10 +149,11 @@ func (v *visit) bulkActions(orders []client.Order) []*verb {
 	})
 }
 
-// fits is the first of the bulkVerbs that applies to all of the orders, or empty.
+// fits is the first of the bulkVerbs that applies to all of the orders, or empty. A refund is never proposed: a person
+// chooses it.
 func (v *visit) fits(orders []client.Order) string {
 	for _, a := range v.bulkActions(orders) {
-		if !slices.ContainsFunc(orders, func(o client.Order) bool { return !v.applies(a, &o) }) {
+		if a.Name != "refund" && !slices.ContainsFunc(orders, func(o client.Order) bool { return !v.applies(a, &o) }) {
 			return a.Name
 		}
 	}

@@ -188,9 +188,9 @@ func (v *visit) endpointTasks(e *client.WebhookEndpoint) []*task {
 		},
 		v.enableTask(e),
 		&task{
-			Name: "recover", Label: "Resend exhausted", operation: "recoverDeliveries",
-			Heading: "Resend exhausted deliveries?", Button: "Send them again",
-			Notes: []string{"All exhausted deliveries are sent as if they were new, oldest first; 10,000 at most."},
+			Name: "recover", Label: "Resend what was given up", operation: "recoverDeliveries",
+			Heading: "Resend the deliveries that were given up?", Button: "Send them again",
+			Notes: []string{"All deliveries that used up their attempts are sent as if they were new, oldest first; 10,000 at most."},
 			fields: []field{{Name: "since", Label: "Last attempt at this time or later (UTC)", Type: "datetime-local", Required: true,
 				Value: time.Now().UTC().Add(-24 * time.Hour).Format(minutes)}, whyField},
 			do: func(form url.Values) error { return v.recoverDeliveries(e, form) },

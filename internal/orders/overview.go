@@ -82,7 +82,7 @@ type Overview struct {
 	Statuses []StatusCount // one for each state, in their order
 	Oldest   *OldestOrder  // that has not ended; nil: none, or one that a crash may take back
 	Replicas []Replica     // by name
-	Lost     []LostReplica // that were connected within some minutes, and did not end in order
+	Lost     []LostReplica // that were connected within some minutes, did not end in order, and were not replaced
 	Disputes int64         // that are neither won nor lost, up to CountsMost
 	Groups   []HeldGroup   // of the oldest orders of each hold; the one with the oldest order first
 	Grouped  int64         // how many of each hold are in Groups and Statuses at most
@@ -209,10 +209,24 @@ func (r *Reader) addReports(ctx context.Context, v *Overview) error {
 			v.Steps = addStep(v.Steps, step)
 		}
 	}
+	v.Lost = unreplaced(v.Lost, v.Replicas)
 	slices.SortFunc(v.Steps, func(a, b ProviderStep) int {
 		return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Step, b.Step), cmp.Compare(a.Route, b.Route))
 	})
 	return err
+}
+
+// unreplaced returns the lost replicas in whose place no other one has started since. Each replica replaces one.
+func unreplaced(lost []LostReplica, replicas []Replica) []LostReplica {
+	slices.SortFunc(lost, func(a, b LostReplica) int { return b.At.Compare(a.At) }) // the last has the fewest successors
+	successors := slices.Clone(replicas)
+	return slices.DeleteFunc(lost, func(l LostReplica) bool {
+		i := slices.IndexFunc(successors, func(s Replica) bool { return s.Since.After(l.At) })
+		if i >= 0 {
+			successors = slices.Delete(successors, i, i+1)
+		}
+		return i >= 0
+	})
 }
 
 // addStep adds the step of a replica to the sum of the replicas before.

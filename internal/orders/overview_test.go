@@ -79,3 +79,20 @@ func TestNobodyWaitsForASlowRead(t *testing.T) {
 	assert.Equal(t, get(5000), 5000, "again")
 	assert.Equal(t, background, 3, "reads")
 }
+
+// TestUnreplaced: each replica that started later takes the place of one that was lost.
+func TestUnreplaced(t *testing.T) {
+	t.Parallel()
+	at := func(minute int) time.Time { return time.Unix(int64(60*minute), 0) }
+	for want, starts := range map[string][]int{"": {3, 4}, "a": {0, 5}, "b": {2, 0}, "ba": {0, 1}} {
+		var replicas []Replica
+		for _, start := range starts {
+			replicas = append(replicas, Replica{Since: at(start)})
+		}
+		names := ""
+		for _, lost := range unreplaced([]LostReplica{{"a", at(1)}, {"b", at(2)}}, replicas) {
+			names += lost.Name
+		}
+		assert.Equal(t, want, names, "lost")
+	}
+}

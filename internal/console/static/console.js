@@ -127,6 +127,8 @@ function label() {
   if (lost !== Boolean(lostSince)) {
     lostSince = lost && new Date().toTimeString().slice(0, 5);
     document.getElementById("news").textContent = lost ? `Not live since ${lostSince}` : "Live again";
+    document.querySelector(".as-of")?.remove();
+    if (lost) main.querySelector(".verdict, p.strip")?.prepend(make("span", { class: "as-of" }, `As of ${lostSince}: `));
   }
   if (signedOut && signedOutLink.hidden) document.getElementById("news").textContent = "You are signed out";
   [liveButton.hidden, signedOutLink.hidden] = [signedOut, !signedOut];
