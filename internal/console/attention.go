@@ -202,7 +202,7 @@ const dataRefused = "sqlstate"
 // reasons have a section in the runbook. The most urgent comes first.
 var reasons = []reason{
 	{"retries_exhausted", "Retries are used up", "retries_exhausted", "whose retries are used up", "retry cancel step-result",
-		"Every call of the step failed or got no answer. It may have been done, so the customer may have been charged."},
+		"Every call of the step failed or got no answer. It may have been done: at the charge, the customer may have been charged."},
 	{"outcome_unknown", "The outcome is unknown", "outcome_unknown", "whose outcome is unknown", "step-result cancel",
 		"The step may have been done or not. The provider may have forgotten the key, so nothing is sent again. Look at the provider first."},
 	{"policy_unusable", "The policy can't be used", "policy_unusable", "whose policy can't be used", "retry cancel",

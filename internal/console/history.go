@@ -98,7 +98,7 @@ func (v *visit) history(order *client.Order) (*history, error) {
 // folded are entries that are shown as one.
 type folded struct {
 	Entries     []entry
-	What        string // such as "11 tries of the charge: 9 × unknown timeout, 2 × breaker_open"
+	What        string // such as "11 tries of the charge: 9 may have been done (timeout), 2 refused (card_declined)"
 	First, Last time.Time
 }
 
@@ -185,21 +185,21 @@ func foldedOf(entries []entry) *folded {
 	if f.Last.Before(f.First) {
 		f.First, f.Last = f.Last, f.First
 	}
-	times, codes := map[string]int{}, map[string]bool{}
+	times := map[string]int{}
 	var order []string
 	var calls []*client.Call
 	for _, e := range entries {
 		if e.Call != nil {
-			calls, codes[e.Call.Code] = append(calls, e.Call), true
+			calls = append(calls, e.Call)
 		}
 	}
 	for _, e := range entries {
 		var why string
 		switch {
 		case e.Call != nil:
-			why = strings.TrimSpace(strings.ReplaceAll(string(e.Call.Outcome), "_", " ") + " " + e.Call.Code)
-		case e.Move.Verb == fsm.HoldRetry && codes[e.Move.Reason]:
-			continue // the wait after a call, which is counted
+			why = resultOf(e.Call)
+		case len(calls) > 0:
+			continue // only calls are tries
 		case e.Move.Reason != "":
 			why, _, _ = strings.Cut(e.Move.Reason, ":")
 		default:
@@ -217,11 +217,42 @@ func foldedOf(entries []entry) *folded {
 		f.What += ", each: " + visible(order[0])
 	} else {
 		for i, why := range order {
-			f.What += map[bool]string{true: ": ", false: ", "}[i == 0] + fmt.Sprintf("%d × %s", times[why], visible(why))
+			f.What += map[bool]string{true: ": ", false: ", "}[i == 0] + fmt.Sprintf("%d %s", times[why], visible(inWords(why)))
 		}
 	}
 	f.What += apart(calls)
+	if chargedOnce(calls) {
+		f.What += "; charged once (the same key on every try)"
+	}
 	return f
+}
+
+// resultOf is what came of a call, in words.
+func resultOf(c *client.Call) string {
+	words := map[client.CallOutcome]string{
+		"": "without an answer", client.CallOutcomeDone: "done", client.CallOutcomeRefused: "refused", client.CallOutcomeRetry: "not done",
+		client.CallOutcomeUnknown: "may have been done", client.CallOutcomeWaiting: "waiting",
+	}[c.Outcome]
+	if c.Code != "" {
+		words += " (" + c.Code + ")"
+	}
+	if c.Operation != client.CallOperationDo {
+		words = string(c.Operation) + " " + words
+	}
+	return words
+}
+
+// chargedOnce reports whether calls are for one charge, and it was done. Another generation or route has another key.
+func chargedOnce(calls []*client.Call) bool {
+	done := false
+	for _, c := range calls {
+		if c.Step != client.CallStepCharge || c.Generation != calls[0].Generation || c.Route != calls[0].Route ||
+			c.Operation != client.CallOperationDo && c.Operation != client.CallOperationLookup {
+			return false
+		}
+		done = done || c.Outcome == client.CallOutcomeDone
+	}
+	return done && len(calls) > 1
 }
 
 // apart says how long it was from one call to the next, at least and at most.

@@ -45,6 +45,9 @@ func TestParseSearch(t *testing.T) {
 		{text: "amount:<0", notes: "below 0"},
 		{text: "amount:1e3 amount:-1 amount:1,5 amount:1..x", filter: filter{AmountFrom: "1"}, notes: "a number,a number,a number,a number"},
 		{text: "from:2026-11-01 to:2026-11-03", filter: filter{CreatedFrom: day(1), CreatedTo: day(4)}},
+		{text: "created:yesterday", filter: filter{CreatedFrom: day(21), CreatedTo: day(22)}},
+		{text: "created:24h", filter: filter{CreatedFrom: now.AddDate(0, 0, -1)}},
+		{text: "state:x", filter: filter{Status: []client.Status{"x"}}, notes: "state:x is not understood"},
 		{text: "from:today", filter: filter{CreatedFrom: day(22)}},
 		{text: "since:24h", filter: filter{CreatedFrom: now.AddDate(0, 0, -1)}},
 		{text: "to:2026-11-01T09:30Z from:soon", notes: "use a day,use a day"},
@@ -112,6 +115,33 @@ func TestReasonsAreThoseOfTheRunbook(t *testing.T) {
 			t.Errorf("%q: %+v", words, r)
 		}
 	}
+}
+
+// TestFoldedTriesAddUp: only calls are tries, and each has one result.
+func TestFoldedTriesAddUp(t *testing.T) {
+	t.Parallel()
+	calls := []client.Call{{Step: "charge", Operation: "do", Outcome: "unknown", Code: "timeout"}, {Step: "charge", Operation: "lookup", Outcome: "retry", Code: "unseen"},
+		{Step: "charge", Operation: "do", Outcome: "done"}}
+	entries := []entry{{Move: &client.Transition{Verb: "wake"}}, {Move: &client.Transition{Verb: "retry", Reason: "breaker_open: since 9:30"}}}
+	for i := range calls {
+		entries = append(entries, entry{Call: &calls[i], Move: &client.Transition{Verb: "answer"}})
+	}
+	assert.Contains(t, foldedOf(entries).What, "3 tries of the charge: 1 may have been done (timeout), 1 lookup not done (unseen), 1 done;")
+	assert.Contains(t, foldedOf(entries).What, "; charged once (the same key on every try)")
+	calls[0].Generation = 1
+	if what := foldedOf(entries).What; strings.Contains(what, "charged once") {
+		t.Error(what)
+	}
+	assert.Contains(t, foldedOf(entries[:2]).What, "2 entries: 1 wake, 1 the provider keeps failing")
+}
+
+// TestMeaningAtAStep: retries that are used up after the charge do not put the charge in doubt.
+func TestMeaningAtAStep(t *testing.T) {
+	t.Parallel()
+	p := orderPage{Order: &client.Order{Status: "confirming", Hold: "attention", HoldReason: "retries_exhausted: 9 calls", Amount: "417.00", Currency: "USD", InDoubt: true}}
+	assert.Equal(t, p.Meaning(), "")
+	p.Steps.Charge.Completed = true
+	assert.Contains(t, p.Meaning(), "417.00 USD is charged, and the confirmation may have been done or not.")
 }
 
 func TestNumbers(t *testing.T) {

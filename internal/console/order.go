@@ -63,6 +63,23 @@ func operationsOf(o *client.Order) (all []operation) {
 // OpenDisputes are the disputes that were neither won nor lost.
 func (p *orderPage) OpenDisputes() []client.Dispute { return openDisputes(p.Order) }
 
+// Disputed is what open disputes may take; empty: nothing.
+func (p *orderPage) Disputed() string { return sumOf(openDisputes(p.Order)) }
+
+// Lost is what lost disputes have taken; empty: nothing.
+func (p *orderPage) Lost() string { return sumOf(lostDisputes(p.Order)) }
+
+func sumOf(disputes []client.Dispute) string {
+	var sum decimal.Decimal
+	for _, d := range disputes {
+		sum, _ = sum.Add(parsed(d.Amount))
+	}
+	if sum.IsZero() {
+		return ""
+	}
+	return count(sum)
+}
+
 // GoingBack is what refunds that are neither done nor failed may give back; empty: nothing.
 func (p *orderPage) GoingBack() string {
 	var sum decimal.Decimal
@@ -118,6 +135,28 @@ func (p *orderPage) Refundable() string { return count(refundable(p.Order)) }
 
 // Capturable is what can still be captured.
 func (p *orderPage) Capturable() string { return count(capturable(p.Order)) }
+
+// Meaning is what the hold means at the step of the order; empty: the same at every step.
+func (p *orderPage) Meaning() string {
+	why := p.Why()
+	if why == nil || why.Key != "retries_exhausted" || !p.Steps.Charge.Completed {
+		return ""
+	}
+	money := count(p.Amount) + " " + p.Currency + " is "
+	if p.Authorized != "" {
+		money += "authorized"
+	} else {
+		money += "charged"
+	}
+	step := map[client.Status]string{
+		client.StatusReserving: "the reservation", client.StatusConfirming: "the confirmation",
+		client.StatusReleasing: "the undo of the reservation", client.StatusRefunding: "the undo of the charge",
+	}[p.Status]
+	if !p.InDoubt {
+		return "Every call failed. " + money + ", and " + step + " is not done yet."
+	}
+	return "Every call failed or got no answer. " + money + ", and " + step + " may have been done or not."
+}
 
 // Why is the reason of an order that waits for a person, or nil.
 func (p *orderPage) Why() *reason {

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"pawl/client"
 )
@@ -17,7 +16,7 @@ type ordersPage struct {
 	Search  string
 	Notes   []string
 	Meant   string // the search that was probably meant
-	Lower   string // the search in lower case, if that is another term and this one found nothing
+	Cased   string // the search in lower or upper case, if that finds something and this one nothing
 	Views   []view
 	Orders  []client.Order
 	First   int    // the number of the first order on this page, from 1
@@ -67,6 +66,7 @@ var searchHelp = [][2]string{
 	{`voided:yes`, "something of its authorization was voided"},
 	{`refund:open`, "a refund is under way; failed: one failed, and none was requested since"},
 	{`dispute:open`, "the customer disputes the charge; also won, lost"},
+	{`created:2026-11-01`, "created on that day (UTC); also today, yesterday"},
 	{`from:2026-11-01`, "created on or after that day; also a time, today, yesterday, 90m, 24h, 7d (UTC)"},
 	{`to:2026-11-01`, "created on or before that day"},
 	{`code:out_of_stock`, "failed or being undone, with this code"},
@@ -174,8 +174,8 @@ func (v *visit) findByTerm(s *search, p *ordersPage) (only string, err error) {
 	}
 	if len(p.Orders) == 0 {
 		s.note("No order id begins with %q, and no order has exactly this customer, reference or value of searchable metadata.", s.term)
-		if strings.ContainsFunc(s.term, unicode.IsUpper) {
-			p.Lower = strings.ToLower(p.Search)
+		if p.Cased, err = v.otherCase(s.term, p.Search); err != nil {
+			return "", err
 		}
 		if key, value, ok := strings.Cut(s.term, ":"); ok && value != "" {
 			s.note("%q is not a condition of searches (see Search help). A value of metadata is found by itself: %s", key+":", value)
@@ -189,6 +189,23 @@ func (v *visit) findByTerm(s *search, p *ordersPage) (only string, err error) {
 	}
 	if found.More {
 		s.note("Other orders match, too. A longer term finds fewer.")
+	}
+	return "", nil
+}
+
+// otherCase is the search in lower or upper case, if its term finds orders; otherwise empty.
+func (v *visit) otherCase(term, typed string) (string, error) {
+	for _, in := range []func(string) string{strings.ToLower, strings.ToUpper} {
+		if in(term) == term {
+			continue
+		}
+		found, err := v.api.SearchOrders(v.r.Context(), client.SearchOrdersParams{Term: in(term), Limit: 1})
+		if err != nil && refusedInput(err) == nil {
+			return "", err
+		}
+		if err == nil && len(found.Matches) > 0 {
+			return in(typed), nil
+		}
 	}
 	return "", nil
 }

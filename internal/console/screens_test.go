@@ -148,15 +148,17 @@ func TestOrders(t *testing.T) {
 		"item:" + strings.Repeat("x", 300): "item must be an item name",
 		"hold:attent status:open":          "hold:attent is not understood: use retry, callback", "amount:x": "is not understood: use a number",
 		"shop:17": "No order id begins with &#34;shop:17&#34;,", `"` + strings.Repeat("x", 254) + `"`: "No order id begins with",
-		"Ann@Example.com":       "q=ann%40example.com", // too long with its quotes
+		"ANN SMITH": "q=ann&#43;smith", "Ann@Example.com": "!q=ann%40example.com",
 		"ann amount:>100":       "Only &#34;ann&#34; was looked for",
 		"email:ann@example.com": "&#34;email:&#34; is not a condition", "ch_1": "orders have the payment intent (pi_…)",
 	} {
 		s.get(t, ordersOf(search)).want(t, 200, note)
 	}
+	s.process(t, client.ProcessBody{OrderID: "SO-1", Amount: "1", Item: "i"})
+	s.get(t, ordersOf("so-1")).want(t, 200, "No order id begins", `href="/console/orders?q=SO-1"`)
 	for search, meant := range map[string]string{
 		"status:faild,canceled item:lamp": "status:failed,canceled item:lamp", `stats:faild customer:"ann smith"`: `status:failed customer:"ann smith"`,
-		`custmer:"ann smith"`: `customer:"ann smith"`, "creatd:7d": "from:7d", "HOLD:atention": "hold:attention",
+		`custmer:"ann smith"`: `customer:"ann smith"`, "creatd:7d": "created:7d", "HOLD:atention": "hold:attention",
 	} {
 		page := s.get(t, ordersOf(search)).want(t, 200, "Did you mean", "No orders found")
 		assert.Equal(t, page.link(t, "<bdi>"+html.EscapeString(meant)+"</bdi>"), ordersOf(meant), search)

@@ -68,8 +68,9 @@ var qualifiers = map[string]func(s *search, value string) (wrong string){
 		s.filter.Dispute = client.ListOrdersParamsDispute(strings.ToLower(value))
 		return notOneOf("dispute", value)
 	},
-	"from": (*search).from,
-	"to":   (*search).to,
+	"created": (*search).created,
+	"from":    (*search).from,
+	"to":      (*search).to,
 	"sort": func(s *search, value string) string {
 		s.filter.Sort = client.ListOrdersParamsSort(strings.ToLower(value))
 		return notOneOf("sort", value)
@@ -110,7 +111,7 @@ func notOneOf(key string, values ...string) (wrong string) {
 // otherNames has the names of the API's fields, and of other consoles.
 var otherNames = map[string]string{
 	"state": "status", "is": "status", "holdreason": "reason", "customerid": "customer", "sku": "item", "failurestep": "step",
-	"failurecode": "code", "created": "from", "createdfrom": "from", "since": "from", "after": "from", "createdto": "to", "until": "to",
+	"failurecode": "code", "createdfrom": "from", "since": "from", "after": "from", "createdto": "to", "until": "to",
 	"before": "to", "order": "sort",
 }
 
@@ -121,6 +122,7 @@ func parseSearch(text string, now time.Time) *search {
 	var term, meant []string
 	for _, word := range wordsOf(text) {
 		key, value, colon := strings.Cut(word.text, ":")
+		typed := key
 		key = strings.ToLower(key)
 		key = cmp.Or(otherNames[key], key)
 		better := word.typed
@@ -133,11 +135,11 @@ func parseSearch(text string, now time.Time) *search {
 				better = quoted(value) // it is found by itself
 			}
 		case value == "":
-			s.note("%s: has no value", key)
+			s.note("%s: has no value", typed)
 		default:
 			s.filters = append(s.filters, word.typed)
 			if wrong := set(s, value); wrong != "" {
-				s.note("%s:%s is not understood: %s", key, value, wrong)
+				s.note("%s:%s is not understood: %s", typed, value, wrong)
 				better = respelled(key, value, word.typed)
 			}
 		}
@@ -284,6 +286,14 @@ func (s *search) amount(value string) (wrong string) {
 		s.filter.AmountTo = bound.String()
 	}
 	return ""
+}
+
+// created is a whole day, or from a time on.
+func (s *search) created(value string) (wrong string) {
+	if _, day, _ := s.time(value); day {
+		s.to(value)
+	}
+	return s.from(value)
 }
 
 func (s *search) from(value string) (wrong string) {

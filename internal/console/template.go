@@ -38,9 +38,10 @@ var functions = template.FuncMap{
 	"due": due,
 	"why": inWords,
 
-	"sentence": sentence,
-	"lines":    visibleLines,
-	"id":       isolated,
+	"sentence":  sentence,
+	"unstopped": func(detail string) string { return strings.TrimRight(detail, ".") },
+	"lines":     visibleLines,
+	"id":        isolated,
 	"orderLink": func(id string) template.HTML {
 		return `<a href="` + template.HTML(orderURL(id)) + `">` + isolated(id) + `</a>`
 	},

@@ -30,7 +30,9 @@ func TestOrderWithLines(t *testing.T) {
 	const refund = "/console/order/refund?id=basket"
 	s.get(t, refund).want(t, 200, "Units of &lt;tea&gt;", "Of 2 that are left. The line of 2 is 8.00 USD.", "Units of by air", "Put the units back into stock")
 	s.do(t, refund, "line1", "some").want(t, 422, `id="wrong-line1"`)
-	s.do(t, refund, "line1", "3").want(t, 409, "or of a line", `id="wrong-amount"`, "12.90 USD can still be refunded.")
+	s.do(t, refund, "line1", "3").want(t, 409, "or of a line", `id="wrong-line1"`, "Only 2 of line 1 can still be part of a refund.", `!id="wrong-amount"`)
+	s.do(t, refund, "amount", "24,50").want(t, 422, `id="wrong-amount"`, "Use a point: 24.50.")
+	s.do(t, refund, "amount", "24.50").want(t, 409, `id="wrong-amount"`, "12.90 USD can still be refunded.")
 	seen := s.do(t, refund, "line1", "1", "line3", "1", "restock", "yes").want(t, 200, "8.90 USD: done, 1 × &lt;tea&gt;, 1 × by air, 1 back in stock")
 	s.post(t, refund, seen.fill("reason", "broken")).want(t, 303)
 	s.get(t, "/console/order?id=basket").want(t, 200, ">8.90 <small>1 × <bdi>&lt;tea&gt;</bdi></small> <small>1 × <bdi>by air</bdi></small> <small>and 1 back in stock<",

@@ -3,8 +3,10 @@ package console
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -333,11 +335,29 @@ func (q *ofOrder) faults(p *client.Problem) map[string]string {
 		client.ProblemCodeRefundTooLarge:  fmt.Sprintf("%s %s can still be refunded.", refundable(q.order), q.order.Currency),
 		client.ProblemCodeCaptureTooLarge: fmt.Sprintf("%s %s can still be captured.", capturable(q.order), q.order.Currency),
 	}[p.Code]
-	if left != "" {
+	if tooMany := q.tooManyUnits(); left != "" && len(tooMany) > 0 {
+		maps.Copy(wrong, tooMany)
+	} else if left != "" {
 		wrong["amount"] = left
+	}
+	if parts := withComma.FindStringSubmatch(strings.TrimSpace(q.form.Get("amount"))); parts != nil && p.Status == http.StatusUnprocessableEntity {
+		wrong["amount"] = fmt.Sprintf("Use a point: %s.%s.", parts[1], parts[2])
 	}
 	if p.Code == client.ProblemCodeRestockTooLarge {
 		wrong["restock"] = p.Title
+	}
+	return wrong
+}
+
+var withComma = regexp.MustCompile(`^([0-9]+),([0-9]{1,2})$`) // three digits could be thousands
+
+// tooManyUnits says at which lines a form asks for more units than are left.
+func (q *ofOrder) tooManyUnits() map[string]string {
+	wrong, left := map[string]string{}, q.unitsLeft(q.verb.Name)
+	for _, line := range q.linesOf(q.form) {
+		if n := left[line.Line-1]; line.Quantity > n {
+			wrong[lineField(line.Line-1)] = fmt.Sprintf("Only %d of line %d can still be part of a %s.", n, line.Line, q.verb.Name)
+		}
 	}
 	return wrong
 }

@@ -168,7 +168,7 @@ func TestDisputesAndRefunds(t *testing.T) {
 	dispute("dp_2", client.DisputeBodyStateOpened)
 	dispute("dp_2", client.DisputeBodyStateLost)
 	const warns = "could pay the customer twice"
-	s.get(t, orderPath+"o").want(t, 200, "A dispute of 5.50 USD is open", "(<bdi>dp_1</bdi>,", "!(<bdi>dp_2</bdi>,", `id="disputes"`)
+	s.get(t, orderPath+"o").want(t, 200, "A dispute of 5.50 USD is open", "<strong>5.50</strong> in an open dispute", "<strong>5.50</strong> lost in a dispute", "(<bdi>dp_1</bdi>,", "!(<bdi>dp_2</bdi>,", `id="disputes"`)
 	for _, page := range []string{"", "&preview=yes&amount=4"} {
 		s.get(t, "/console/order/refund?id=o"+page).want(t, 200, "A dispute of 5.50 USD is open (dp_1)", warns, "A dispute of 5.50 USD was lost (dp_2)", "would pay the customer twice")
 	}
