@@ -138,6 +138,13 @@ func TestFormsOfTwoPersons(t *testing.T) {
 	again := s.post(t, refund, form, eve...).want(t, 409, "Nothing was done.", "opened by somebody else", "9.00 USD goes back", ">a dent</textarea>")
 	resent := s.post(t, refund, form).want(t, 401, "Look at it again").fieldsOf() // signed out, and in again
 	s.post(t, refund, resent, maria...).want(t, 200, "9.00 USD goes back", ">a dent</textarea>")
+	s.post(t, refund, resent, eve...).want(t, 200, "9.00 USD goes back", "!a dent")
+	back, _, _ := strings.Cut(s.post(t, refund, form).header.Get("Set-Cookie"), ";")
+	back, _ = url.QueryUnescape(strings.TrimPrefix(back, "__Host-pawl-return="))
+	s.get(t, back, maria...).want(t, 200, `name="reason" value="a dent"`)
+	s.get(t, back, eve...).want(t, 200, "All that is left", "!a dent")
+	s.order(t, "w", "charging", "attention")
+	s.get(t, orderPath+"w", s.token(t, "reader", access.Read)...).want(t, 200, "Your roles do not allow you to cancel it.", "!/console/order/cancel")
 	s.count(t, 0, `SELECT count(*) FROM charge_operations`)
 	s.post(t, refund, again.fill("reason", "a dent"), eve...).want(t, 303)
 	s.count(t, 1, `SELECT count(*) FROM charge_operations`)

@@ -170,12 +170,25 @@ func (v *visit) withCalls(list []client.Order, why reason) ([]waitingOrder, erro
 	return all, readers.Wait()
 }
 
-// AllLabel names a verb for all orders of the group, as far as one request can have them.
-func (g *waitingGroup) AllLabel(many *ofMany) string {
-	if g.Count > bulkMost {
-		return fmt.Sprintf("%s the oldest %s %s", many.Label, count(bulkMost), g.whose)
+// AllLabel names a verb for all orders of the group, as far as one request can have them, and as far as they allow it.
+func (p *attentionPage) AllLabel(a *verb) string {
+	g, fit := p.Chosen, 0
+	for _, o := range p.Orders {
+		if verbByName(o.Actions, a.Name) != nil {
+			fit++
+		}
 	}
-	return fmt.Sprintf("%s %s %s", many.Label, atLeast(g.Count, g.More), cmp.Or(g.whose, "of these"))
+	all := fmt.Sprintf("%s %s", atLeast(g.Count, g.More), cmp.Or(g.whose, "of these"))
+	if g.Count > bulkMost {
+		all = fmt.Sprintf("the oldest %s %s", count(bulkMost), g.whose)
+	}
+	switch {
+	case fit == len(p.Orders):
+		return a.Many.Label + " " + all
+	case int64(len(p.Orders)) == g.Count: // all of them are on the page
+		return fmt.Sprintf("%s %d of %s", a.Many.Label, fit, all)
+	}
+	return fmt.Sprintf("%s those that can be %s, of %s", a.Many.Label, a.Many.Done, all)
 }
 
 // AllURL is the page of a verb for all orders of the group.

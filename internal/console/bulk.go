@@ -212,6 +212,9 @@ func (v *visit) readBulk() (p *bulkPage, confirmed bool, err error) {
 		p.Body.RequestID = client.NewID()
 	}
 	if !link {
+		if !confirmed && get("person") != "" && v.ofAnother() {
+			p.Body.Reason = "" // somebody else typed it before their session ended
+		}
 		return p, confirmed, nil
 	}
 	filter, given, err := bulkFilter(v.r.URL.Query())

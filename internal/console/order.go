@@ -24,6 +24,7 @@ type orderPage struct {
 	Failed     bool               // that has failed
 	Stop       *client.Transition // the move that asked it to stop, if it is among the last ones
 	Actions    []*verb
+	NoCancel   string // why there is no button to cancel it; empty: there is, or it has ended
 	Picture    template.HTML
 	Way        []string // its path, in words
 	Cut        bool     // the path is longer
@@ -171,7 +172,7 @@ func (v *visit) showOrder() error {
 	if err != nil {
 		return err
 	}
-	p := &orderPage{Order: order, Actions: v.actions(order)}
+	p := &orderPage{Order: order, Actions: v.actions(order), NoCancel: v.noCancel(order)}
 	if done := verbByName(verbs, v.query("done")); done != nil {
 		p.Done, p.Failed = done.doneTo(order), done.failed(order)
 		if before := v.query("before"); before != "" {
@@ -188,6 +189,18 @@ func (v *visit) showOrder() error {
 	p.Raw = visibleLines(string(raw))
 	v.live = fmt.Sprintf("/console/live?order=%s&seq=%d", url.QueryEscape(order.OrderID), order.Seq)
 	return v.show("order", page{Title: "Order " + visible(order.OrderID), Data: p})
+}
+
+// noCancel says why a person can't cancel an order.
+func (v *visit) noCancel(o *client.Order) string {
+	allowed := slices.Contains(o.AllowedActions, "cancel")
+	switch {
+	case allowed && !v.may("cancelOrder"):
+		return "Your roles do not allow you to cancel it."
+	case !allowed && o.Status == client.StatusConfirming:
+		return "It can't be canceled any more, because it is being confirmed. It can be refunded once it is completed."
+	}
+	return ""
 }
 
 // doneBefore says who sent a request the first time, and when; empty: it can't be read.

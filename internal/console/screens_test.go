@@ -96,6 +96,9 @@ func TestAttention(t *testing.T) {
 		"Waits for approval", "<bdi>r00</bdi>", "Retry 12 whose retries are used up")
 	s.get(t, "/console/attention?hold=attention&reason=retries_exhausted").want(t, 200, "37 calls in 10 minutes", "no answer in time to try 7",
 		"no answer in time to try 5", "ch_7", "The last 3 of <a", ">7 calls<", "In doubt", "Don't: tell the customer", `href="/console/runbook#retries_exhausted"`)
+	s.sql(t, `SET session_replication_role = replica; UPDATE orders SET status = 'confirming' WHERE order_id = 'r00'; RESET session_replication_role`)
+	s.get(t, "/console/attention").want(t, 200, "Cancel those that can be canceled, of 12 whose retries are used up", "Retry 12 whose")
+	s.get(t, orderPath+"r00").want(t, 200, "because it is being confirmed. It can be refunded once it is completed.", "!/console/order/cancel")
 	assert.NoError(t, assert.Err(s.api.ApproveOrder(t.Context(), "big", client.VerbBody{})))
 	s.get(t, "/console/attention?hold=approval").want(t, 200, "No order waits for this any more")
 	s.get(t, "/console/attention?hold=attention&reason=nothing+like+it").want(t, 200, "No order waits for this any more")

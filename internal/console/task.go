@@ -72,6 +72,11 @@ func (v *visit) perform(tasks []*task) error {
 	if v.r.Method == http.MethodGet {
 		v.form = t.answersIn(v.r.URL.Query())
 	}
+	if by := v.r.Form.Get("person"); by != "" && by != v.me.Name && !v.r.PostForm.Has("requestId") {
+		for _, f := range t.fields {
+			v.form.Del(f.Name) // somebody else typed it before their session ended
+		}
+	}
 	switch {
 	case v.r.Method == http.MethodGet && t.questions != nil && !v.r.Form.Has(previewed):
 		return v.ask(t, nil)

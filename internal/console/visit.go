@@ -263,7 +263,12 @@ func (v *visit) showError(err error) {
 			p.Returns = v.r.PathValue("task") != "" // its answers are in the URL, and the reason can be
 		}
 		if p.Returns {
-			v.comeBackTo(v.with(whyField.Name, p.Typed.Get(whyField.Name)))
+			query := v.r.URL.Query()
+			query.Set(whyField.Name, p.Typed.Get(whyField.Name))
+			if by := p.Typed.Get("person"); by != "" {
+				query.Set("person", by) // another person does not get the reason
+			}
+			v.comeBackTo(address(v.r.URL.Path, query))
 		}
 	case problem.Status == http.StatusUnauthorized:
 		v.comeBackTo(v.r.URL.RequestURI())
