@@ -144,6 +144,20 @@ func TestMeaningAtAStep(t *testing.T) {
 	assert.Contains(t, p.Meaning(), "417.00 USD is charged, and the confirmation may have been done or not.")
 }
 
+// TestCustomerMustAct: an order that waits for its customer says so, and until when.
+func TestCustomerMustAct(t *testing.T) {
+	t.Parallel()
+	o := &client.Order{OrderID: "o", Status: "charging", Hold: "callback", Action: map[string]any{"type": "use_stripe_sdk"}, ResumesAt: time.Now().Add(time.Hour)}
+	o.Failure = client.Failure{Code: "card_declined", Detail: "Your card was declined."}
+	text := render(t, "order", client.Caller{}, &orderPage{Order: o, History: &history{}})
+	for _, want := range []string{"The customer must confirm the payment", "Until then nothing is charged. The order waits for that until <time", "<bdi>Your card was declined</bdi>.</p>"} {
+		assert.Contains(t, text, want, "the page lacks")
+	}
+	if strings.Contains(text, "It waits for") {
+		t.Error(text)
+	}
+}
+
 func TestNumbers(t *testing.T) {
 	t.Parallel()
 	for n, want := range map[float64]string{1234.5: "1234", 10: "10", 9.96: "10", 9.94: "9.9", .1: "0.1", .02: "0.02"} {
