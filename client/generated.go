@@ -2823,7 +2823,7 @@ type StoredVerification struct {
 	// Compared Whether the books were compared with those of providers.
 	Compared bool `json:"compared"`
 
-	// Failure With failed: why it could not read everything, for people. Absent if its process ended.
+	// Failure Why it could not read everything, or with done, not the books of all providers; for people. Absent if its process ended.
 	Failure    string    `json:"failure,omitempty,omitzero"`
 	FinishedAt time.Time `json:"finishedAt,omitempty,omitzero"`
 	Number     int64     `json:"number"`
@@ -2946,7 +2946,7 @@ type Verification struct {
 	// Done Orders and items read.
 	Done int64 `json:"done"`
 
-	// Failure With failed: why it could not read everything, for people. Absent if its process ended.
+	// Failure Why it could not read everything, or with done, not the books of all providers; for people. Absent if its process ended.
 	Failure string `json:"failure,omitempty,omitzero"`
 
 	// Providers Which providers a verification can compare the books with: those of the comparisons, and simulators that the active policy calls.

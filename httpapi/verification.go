@@ -100,7 +100,7 @@ type storedVerification struct {
 	FinishedAt *time.Time `json:"finishedAt,omitempty"`
 	Compared   bool       `json:"compared" doc:"Whether the books were compared with those of providers."`
 	Providers  []string   `json:"providers,omitempty" nullable:"false" doc:"With which providers." example:"[\"charge=https://payments.example.com\"]"`
-	Failure    string     `json:"failure,omitempty" doc:"With failed: why it could not read everything, for people. Absent if its process ended."`
+	Failure    string     `json:"failure,omitempty" doc:"Why it could not read everything, or with done, not the books of all providers; for people. Absent if its process ended."`
 	Wrong      []string   `json:"wrong" nullable:"false" doc:"The checks that failed, not counting warnings." example:"[\"stock\"]"`
 }
 
@@ -154,7 +154,7 @@ type verification struct {
 
 	Report *verificationReport `json:"report,omitempty" doc:"The newest report. Absent if there is none."`
 
-	Failure   string   `json:"failure,omitempty" doc:"With failed: why it could not read everything, for people. Absent if its process ended."`
+	Failure   string   `json:"failure,omitempty" doc:"Why it could not read everything, or with done, not the books of all providers; for people. Absent if its process ended."`
 	Providers []string `json:"providers,omitempty" nullable:"false" doc:"Which providers a verification can compare the books with: those of the comparisons, and simulators that the active policy calls." example:"[\"charge=https://payments.example.com\"]"`
 
 	Comparisons []comparison `json:"comparisons,omitempty" nullable:"false" doc:"The newest comparison with each provider, newest first. A difference stays here until a newer comparison finds none."`

@@ -33,6 +33,8 @@ type Provider struct {
 	// Key returns the idempotency key under which a step is in these books. asked is false if the step is not compared;
 	// an empty key is in no books.
 	Key func(s Sent) (key string, asked bool)
+	// Without, if set, is called for a URL that could not be read: it removes what is compared there from Compared and Key.
+	Without func(url string)
 }
 
 // Sent is a step of an order that was sent to a provider.
@@ -122,28 +124,28 @@ func incomplete(r *http.Response) string {
 
 // reconcile compares the books with those of the provider, which are read first: every call is committed here before it
 // is made, so everything in them is found here afterwards. Orders that were unfinished at that time may have changed
-// since, and are only counted.
-func (v *verifier) reconcile(ctx context.Context) error {
+// since, and are only counted. away says which books could not be read, if others could.
+func (v *verifier) reconcile(ctx context.Context) (away, err error) {
 	before, err := pg.Repeat(ctx, ctx, db.New(v.pool).ProviderClock)
 	if err != nil {
-		return fmt.Errorf("read clock: %w", err)
+		return nil, fmt.Errorf("read clock: %w", err)
 	}
-	theirs, err := v.readForeign(ctx)
+	theirs, away, err := v.readReachable(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	v.ledger.add(known, finding{Checked: int64(len(theirs))})
 	if err := v.measure(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	c := &comparison{Provider: v.opt.Provider, theirs: theirs, ledger: v.ledger}
 	err = v.spans(ctx, func(r span) error {
 		return v.snapshot(ctx, func(q *db.Queries) error { return c.span(ctx, q, r, before) })
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return c.leftOver(ctx, orders.NewReader(ctx, db.New(v.pool)))
+	return away, c.leftOver(ctx, orders.NewReader(ctx, db.New(v.pool)))
 }
 
 // comparison removes from theirs each key that is in our books.
@@ -355,26 +357,50 @@ const live, pending = "live", "pending"
 // foreign is the provider's books in memory, by key.
 type foreign map[string]entry
 
-func (v *verifier) readForeign(ctx context.Context) (foreign, error) {
-	f := foreign{}
+// readReachable reads the books of all providers, without those that can't be read. It begins again after each of these,
+// because a part of their books would look like effects that never happened.
+func (v *verifier) readReachable(ctx context.Context) (f foreign, away, err error) {
+	for p := v.opt.Provider; ; {
+		seen, at := finding{}, ""
+		f, at, err = v.readForeign(ctx, &seen)
+		if err == nil {
+			v.ledger.add(others, seen)
+			return f, away, nil
+		}
+		away = errors.Join(away, err)
+		if ctx.Err() != nil || p.Without == nil || len(p.URLs) == 1 {
+			return nil, nil, away
+		}
+		p.URLs = slices.DeleteFunc(slices.Clone(p.URLs), func(url string) bool { return url == at })
+		if p.Without(at); len(p.Compared) == 0 {
+			return nil, nil, away
+		}
+	}
+}
+
+// readForeign returns the URL with the error. It adds to seen what is not Pawl's.
+func (v *verifier) readForeign(ctx context.Context, seen *finding) (f foreign, at string, err error) {
+	f = foreign{}
 	for _, url := range v.opt.Provider.URLs {
 		err := eachAccount(ctx, url, func(a *account) error {
 			if ourKeys.MatchString(a.Key) {
 				return f.add(a)
 			}
-			found := finding{Checked: 1}
-			if a.State == live || a.State == pending {
-				found.Violations, found.Offenders = 1, []string{cmp.Or(a.OrderID, a.Key)}
-				found.Faults = []string{fmt.Sprintf("%s, %s, %s %s: key %q is not Pawl's", a.Step, a.State, a.Amount, a.Currency, a.Key)}
+			seen.Checked++
+			if a.State != live && a.State != pending {
+				return nil
 			}
-			v.ledger.add(others, found)
+			if seen.Violations++; len(seen.Offenders) < int(v.opt.MaxOffenders) {
+				seen.Offenders = append(seen.Offenders, cmp.Or(a.OrderID, a.Key))
+				seen.Faults = append(seen.Faults, fmt.Sprintf("%s, %s, %s %s: key %q is not Pawl's", a.Step, a.State, a.Amount, a.Currency, a.Key))
+			}
 			return nil
 		})
 		if err != nil {
-			return nil, err
+			return nil, url, err
 		}
 	}
-	return f, nil
+	return f, "", nil
 }
 
 // add enters a line. If there are several for a key, the effects add up.

@@ -118,6 +118,11 @@ type Money struct {
 // OK reports whether there are no violations. Warnings do not count.
 func (r Report) OK() bool { return len(r.Wrong()) == 0 }
 
+// compared reports whether the books of a provider could be read.
+func (r Report) compared() bool {
+	return slices.ContainsFunc(r.Checks, func(c Check) bool { return c.OfProvider() })
+}
+
 // Wrong returns the names of the checks that failed.
 func (r Report) Wrong() (names []string) {
 	for _, c := range r.Checks {

@@ -220,7 +220,7 @@ func (v *Verification) run(started *storing, provider *Provider) {
 	switch {
 	case err == nil && report.OK():
 		v.cfg.Log.Info("the books are right", "seconds", report.Seconds)
-	case err == nil:
+	case !report.OK():
 		v.cfg.Log.Error("the books are wrong", "checks", report.Wrong())
 	case v.life.Err() == nil:
 		v.cfg.Log.Error("verify books", "error", err)
@@ -277,13 +277,14 @@ func (s *storing) verify(ctx context.Context, opt Options) (Report, error) {
 	stop()
 	teller.Wait()
 	params := db.VerificationFinishParams{Number: s.number, Done: s.done, Total: s.total, Wrong: report.Wrong()}
-	if err == nil {
+	if report.Checks != nil { // also if a provider could not be reached
 		text, _ := json.Marshal(report) //nolint:errchkjson // strings and numbers
 		params.Report = db.Optional(string(text))
-		if opt.Provider != nil {
+		if opt.Provider != nil && report.compared() {
 			params.Compared = opt.Provider.Compared
 		}
-	} else {
+	}
+	if err != nil {
 		params.Failure = db.Optional(err.Error())
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeLimit)

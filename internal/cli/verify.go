@@ -47,10 +47,13 @@ func verifyCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return cfg.eachCell(cmd, format, func(one *config) error {
 				report, err := proveBooks(cmd, one, opt, proving{providers, store})
-				if err != nil && report.OK() {
+				if err != nil && report.Checks == nil {
 					return err
 				}
 				wrong := printReport(cmd.OutOrStdout(), report, format)
+				if err != nil && wrong == nil {
+					return err
+				}
 				if err != nil { // not wrapped, because our books are wrong in any case
 					return fmt.Errorf("%w; %s", wrong, err.Error())
 				}
@@ -222,7 +225,8 @@ func providerAt(ctx context.Context, query *db.Queries, addresses []string) (*bo
 	for _, v := range stored {
 		versions[v.Number] = v.Policy
 	}
-	return &books.Provider{URLs: urls, Compared: names, Key: func(s books.Sent) (string, bool) {
+	found := &books.Provider{URLs: urls, Compared: names}
+	found.Key = func(s books.Sent) (string, bool) {
 		// A step is compared even if this release can't read its policy: a false difference is better than a missed one.
 		var how policy.Step
 		if p := versions[s.Policy]; p != nil {
@@ -230,8 +234,22 @@ func providerAt(ctx context.Context, query *db.Queries, addresses []string) (*bo
 		}
 		key, asked := keyAt(how, installation, s)
 		return key, asked && (compared[policy.Place{Step: s.Step}] || compared[policy.Place{Step: s.Step, Route: s.Route}])
-	}}, nil
+	}
+	found.Without = func(url string) {
+		_, lost, _, _ := parseProviders(slices.DeleteFunc(slices.Clone(addresses), func(address string) bool { return !strings.HasSuffix(address, url) }))
+		for place := range lost { // what may be there can't be judged by the books of others
+			maps.DeleteFunc(compared, func(other policy.Place, _ bool) bool { return other.Step == place.Step && sameRoute(other, place) })
+		}
+		found.Compared = slices.DeleteFunc(found.Compared, func(name string) bool {
+			step, route, _ := strings.Cut(strings.SplitN(name, "=", 2)[0], "/")
+			return !compared[policy.Place{Step: fsm.Step(step), Route: route}]
+		})
+	}
+	return found, nil
 }
+
+// sameRoute reports whether charges of one place may be at the other. Without a route it has all.
+func sameRoute(a, b policy.Place) bool { return a.Route == b.Route || a.Route == "" || b.Route == "" }
 
 // simulatorsOf returns the books of the simulators that the active policy calls, as for --provider.
 func simulatorsOf(ctx context.Context, query *db.Queries) (addresses []string, err error) {

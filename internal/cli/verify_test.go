@@ -260,6 +260,20 @@ func TestVerifyWithAProviderForEachStep(t *testing.T) {
 			t.Errorf("%s: %v\n%s", c.providers, err, stdout)
 		}
 	}
+	// A provider that is away leaves the verification of our books, and the comparison with the others.
+	away := httptest.NewServer(nil)
+	away.Close()
+	for others, compared := range map[string]string{"charge=" + bankURL: "charge", "reserve=" + bankURL: ""} {
+		args := []string{"--store", "--provider", others, "--provider", "reserve=" + away.URL}
+		stdout, _, err := runVerify(t, w.URL, args...)
+		if exitCode(err) != exitUnavailable || !strings.Contains(fmt.Sprint(err), away.URL) || !strings.Contains(stdout, "ok     completed") {
+			t.Errorf("%s and one that is away: %v\n%s", others, err, stdout)
+		}
+		var stored string
+		assert.NoError(t, w.Pool.QueryRow(t.Context(), `SELECT concat_ws(' ', split_part(array_to_string(compared, ','), '=', 1), wrong)
+			FROM verifications WHERE report IS NOT NULL AND failure LIKE '%unavailable%' ORDER BY number DESC LIMIT 1`).Scan(&stored))
+		assert.Equal(t, strings.TrimSpace(stored), compared, "compared and wrong")
+	}
 	for _, wrong := range []string{"chrge=" + bankURL, "charge=", "refund=" + bankURL} {
 		if _, _, err := runVerify(t, w.URL, "--provider", wrong); exitCode(err) != exitConfig || !strings.Contains(fmt.Sprint(err), "reserve=URL") {
 			t.Errorf("%s: %v", wrong, err)

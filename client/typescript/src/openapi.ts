@@ -3222,7 +3222,7 @@ export interface components {
         StoredVerification: {
             /** @description Whether the books were compared with those of providers. */
             compared: boolean;
-            /** @description With failed: why it could not read everything, for people. Absent if its process ended. */
+            /** @description Why it could not read everything, or with done, not the books of all providers; for people. Absent if its process ended. */
             failure?: string;
             /** Format: date-time */
             finishedAt?: string;
@@ -3349,7 +3349,7 @@ export interface components {
              * @description Orders and items read.
              */
             done: number;
-            /** @description With failed: why it could not read everything, for people. Absent if its process ended. */
+            /** @description Why it could not read everything, or with done, not the books of all providers; for people. Absent if its process ended. */
             failure?: string;
             /**
              * @description Which providers a verification can compare the books with: those of the comparisons, and simulators that the active policy calls.
