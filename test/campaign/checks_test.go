@@ -314,15 +314,16 @@ func checksFindWhatIsWrong(t *testing.T, yard *yard, template *postgres) {
 	if wrong = append(wrong, f.check(t.Context())...); len(wrong) > 0 {
 		t.Fatalf("after a refund: %q", wrong)
 	}
+	live := f.liveEntry(o)
 	for _, c := range []struct {
 		name  string
 		spoil func()
 		found func() []string
 	}{
-		{"an effect that the provider does not have", func() { f.liveEntry(o).state = "undone" }, func() []string { return f.checkProvider(f.readBooks()) }},
-		{"two effects under one key", func() { f.liveEntry(o).happened++ }, func() []string { return f.checkProvider(f.readBooks()) }},
+		{"an effect that the provider does not have", func() { live.state = "undone" }, func() []string { return f.checkProvider(f.readBooks()) }},
+		{"two effects under one key", func() { live.happened++ }, func() []string { return f.checkProvider(f.readBooks()) }},
 		{"a second key for a step", func() {
-			again := f.liveEntry(o).ask
+			again := live.ask
 			f.provider.do("another key", nil, &again, "")
 		}, func() []string { return f.checkProvider(f.readBooks()) }},
 		{"a refund that the provider does not have", func() { f.refundOf(o).state = "refused" }, f.checkRefunds},
@@ -382,7 +383,7 @@ func (f *field) anyCompleted(t *testing.T) string {
 
 func (f *field) liveEntry(orderID string) *entry {
 	entries := f.provider.steps[orderID+"/charge"]
-	return entries[slices.IndexFunc(entries, func(e *entry) bool { return e.happened > 0 })]
+	return entries[slices.IndexFunc(entries, func(e *entry) bool { return e.state == "live" })]
 }
 
 // refundOf is a refund of an order at the provider.
