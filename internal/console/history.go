@@ -177,7 +177,7 @@ func (o *operation) tell(entries []entry) string {
 
 // again reports whether an entry leaves the order where it is, and nobody asked for it.
 func (e *entry) again() bool {
-	return !e.ByHand && (e.Move == nil || e.Move.From == e.Move.To && e.Move.Actor == "system")
+	return !e.ByHand && (e.Move == nil || e.Move.From == e.Move.To && e.Move.Actor == "system" && !strings.HasPrefix(e.Move.Verb, "dispute_"))
 }
 
 func foldedOf(entries []entry) *folded {

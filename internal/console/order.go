@@ -65,16 +65,19 @@ func operationsOf(o *client.Order) (all []operation) {
 func (p *orderPage) OpenDisputes() []client.Dispute { return openDisputes(p.Order) }
 
 // Disputed is what open disputes may take; empty: nothing.
-func (p *orderPage) Disputed() string { return sumOf(openDisputes(p.Order)) }
+func (p *orderPage) Disputed() string { return unlessZero(sumOf(openDisputes(p.Order))) }
 
 // Lost is what lost disputes have taken; empty: nothing.
-func (p *orderPage) Lost() string { return sumOf(lostDisputes(p.Order)) }
+func (p *orderPage) Lost() string { return unlessZero(sumOf(lostDisputes(p.Order))) }
 
-func sumOf(disputes []client.Dispute) string {
-	var sum decimal.Decimal
+func sumOf(disputes []client.Dispute) (sum decimal.Decimal) {
 	for _, d := range disputes {
 		sum, _ = sum.Add(parsed(d.Amount))
 	}
+	return sum
+}
+
+func unlessZero(sum decimal.Decimal) string {
 	if sum.IsZero() {
 		return ""
 	}
@@ -89,10 +92,38 @@ func (p *orderPage) GoingBack() string {
 			sum, _ = sum.Add(parsed(r.Amount))
 		}
 	}
-	if sum.IsZero() {
-		return ""
+	return unlessZero(sum)
+}
+
+// Balance is what was taken for the order, less what went back or was lost, and what is kept, as the books count it; nil:
+// nothing was taken.
+func (p *orderPage) Balance() *balance {
+	b := &balance{Line: "Charged ", Kept: parsed(p.Amount)}
+	switch {
+	case p.Captured != "":
+		b = &balance{Line: "Captured ", Kept: parsed(p.Captured)}
+	case p.Authorized != "", !p.Steps.Charge.Completed && !p.Steps.Charge.Undone:
+		return nil
 	}
-	return count(sum)
+	b.Line += count(b.Kept)
+	if p.Steps.Charge.Undone {
+		b.less("undone", b.Kept)
+	}
+	b.less("refunded", parsed(p.Refunded))
+	b.less("lost in disputes", sumOf(lostDisputes(p.Order)))
+	return b
+}
+
+type balance struct {
+	Line string // without its result
+	Kept decimal.Decimal
+}
+
+func (b *balance) less(what string, amount decimal.Decimal) {
+	if !amount.IsZero() {
+		b.Line += " − " + what + " " + count(amount)
+		b.Kept, _ = b.Kept.Sub(amount)
+	}
 }
 
 // RefundedOfLines says how many units of each line refunds have, or may have, given back, and what these cost.

@@ -168,7 +168,8 @@ func TestDisputesAndRefunds(t *testing.T) {
 	dispute("dp_2", client.DisputeBodyStateOpened)
 	dispute("dp_2", client.DisputeBodyStateLost)
 	const warns = "could pay the customer twice"
-	s.get(t, orderPath+"o").want(t, 200, "A dispute of 5.50 USD is open", "<strong>5.50</strong> in an open dispute", "<strong>5.50</strong> lost in a dispute", "(<bdi>dp_1</bdi>,", "!(<bdi>dp_2</bdi>,", `id="disputes"`)
+	s.get(t, orderPath+"o").want(t, 200, "A dispute of 5.50 USD is open", "<strong>5.50</strong> in an open dispute", "<strong>5.50</strong> lost in a dispute",
+		"Charged 9.00 − lost in disputes 5.50 = <strong>kept 3.50 USD</strong>. A refund of what was lost", `>dispute lost</span>`, "(<bdi>dp_1</bdi>,", "!(<bdi>dp_2</bdi>,", `id="disputes"`)
 	for _, page := range []string{"", "&preview=yes&amount=4"} {
 		s.get(t, "/console/order/refund?id=o"+page).want(t, 200, "A dispute of 5.50 USD is open (dp_1)", warns, "A dispute of 5.50 USD was lost (dp_2)", "would pay the customer twice")
 	}
@@ -184,7 +185,7 @@ func TestDisputesAndRefunds(t *testing.T) {
 	s.sql(t, `INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, reason)
 		SELECT o.order_no, o.seq - 1 + n, 'completed', 'completed', o.fence, (ARRAY['refund_in_doubt', 'refund_accepted'])[1 + n],
 			(ARRAY['refund 1', 'refund 1: accepted'])[1 + n] FROM orders AS o, generate_series(0, 1) AS n`)
-	s.get(t, shown).want(t, 200, `role="status">The refund is requested.<`, "<strong>4.00</strong> on its way back", "<strong>5.00</strong> left to refund",
+	s.get(t, shown).want(t, 200, `role="status">The refund is requested.<`, "<strong>4.00</strong> on its way back", "<strong>3.50</strong> kept<", "!left to refund",
 		"<summary>refund 1 of 4.00 by local: accepted (dent &lt;b&gt;), until", "!2 tries")
 }
 
