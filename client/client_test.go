@@ -76,9 +76,7 @@ func TestCells(t *testing.T) {
 		assert.Equal(t, cells.For(id).base, addresses[want], id)
 	}
 	for _, n := range []int{0, 3} {
-		if _, err := NewCells(addresses[:n], Options{}); err == nil {
-			t.Errorf("%d cells", n)
-		}
+		assert.True(t, assert.Err(NewCells(addresses[:n], Options{})) != nil, n, "cells")
 	}
 }
 
@@ -190,9 +188,8 @@ func TestProblem(t *testing.T) {
 	}
 	assert.Equal(t, "503 overloaded: Too much. /amount is odd. (request r-1)", problem.Error(), problem)
 	_, err = c.Livez(t.Context())
-	if !errors.As(err, &problem) || problem.Code != "" || problem.Status != http.StatusServiceUnavailable {
-		t.Errorf("of a proxy: %v", err)
-	}
+	assert.True(t, errors.As(err, &problem) && problem.Code == "" && problem.Status == http.StatusServiceUnavailable,
+		"of a proxy", err)
 }
 
 // TestWaitForEndsWithItsContext gives the order as it was last seen.
@@ -209,9 +206,7 @@ func TestWaitForEndsWithItsContext(t *testing.T) {
 		fmt.Fprint(w, `{"orderId":"a","seq":3,"status":"charging"}`)
 	})
 	order, err := c.ProcessAndWait(ctx, ProcessBody{Amount: "1", Item: "b"})
-	if !errors.Is(err, context.Canceled) || order == nil || order.ETag() != `"3"` {
-		t.Errorf("%+v, %v", order, err)
-	}
+	assert.True(t, errors.Is(err, context.Canceled) && order != nil && order.ETag() == `"3"`, order, err)
 }
 
 // TestEvents: the next page is asked for behind what was looked at, which the filter may not have chosen; the loop ends
@@ -241,9 +236,7 @@ func TestEvents(t *testing.T) {
 			continue
 		}
 		var problem *Problem
-		if !errors.As(err, &problem) || problem.Code != ProblemCodeCursorExpired || problem.NextCursor != "2.1" {
-			t.Error(err)
-		}
+		assert.True(t, errors.As(err, &problem) && problem.Code == ProblemCodeCursorExpired && problem.NextCursor == "2.1", err)
 		seen = append(seen, "the end")
 	}
 	assert.Equal(t, seen, []string{"1.1", "the end"}, "saw")
@@ -272,12 +265,9 @@ func TestEventsEndWithTheirContext(t *testing.T) {
 func TestParametersOfAnotherOperation(t *testing.T) {
 	t.Parallel()
 	c := clientOf(t, Options{}, func(http.ResponseWriter, *http.Request) { t.Error("a request") })
-	if _, err := c.GetOrder(t.Context(), "o-1", RefundOrderParams{DryRun: true}); err == nil || retryable(err) {
-		t.Error(err)
-	}
-	if _, err := c.GetOverview(t.Context(), RefundOrderParams{}); err == nil {
-		t.Error("an operation without parameters takes some")
-	}
+	_, err := c.GetOrder(t.Context(), "o-1", RefundOrderParams{DryRun: true})
+	assert.True(t, err != nil && !retryable(err), err)
+	assert.True(t, assert.Err(c.GetOverview(t.Context(), RefundOrderParams{})) != nil, "an operation without parameters takes some")
 }
 
 // TestVerifyWebhook has the example of the specification, and what must not pass for it.
@@ -308,13 +298,11 @@ func TestVerifyWebhook(t *testing.T) {
 		{"from the future", signature, body, []string{secret}, at.Add(-6 * time.Minute), false},
 	} {
 		header := http.Header{"Webhook-Id": {"msg_p5jXN8AQM9LWM0D4loKWxJek"}, "Webhook-Timestamp": {"1614265330"}, "Webhook-Signature": {c.signature}}
-		if event, err := VerifyWebhook(c.secrets, header, []byte(c.body), c.now); (err == nil) != c.good || (event == nil) == c.good {
-			t.Errorf("%s: %v", c.name, err)
-		}
+		event, err := VerifyWebhook(c.secrets, header, []byte(c.body), c.now)
+		assert.True(t, (err == nil) == c.good && (event == nil) != c.good, c.name, err)
 	}
-	if _, err := VerifyWebhook([]string{secret}, http.Header{}, nil, at); err == nil {
-		t.Error("a request without the headers is taken for a webhook")
-	}
+	assert.True(t, assert.Err(VerifyWebhook([]string{secret}, http.Header{}, nil, at)) != nil,
+		"a request without the headers is taken for a webhook")
 }
 
 // lineService answers each line of a request by a function of the order and of how often it came. It returns a status, or 0 to cut
@@ -394,9 +382,7 @@ func TestProcessAll(t *testing.T) {
 			t.Errorf("%+v", p)
 		}
 	}
-	if slices.ContainsFunc(results, func(n int) bool { return n != 1 }) || cuts == 0 {
-		t.Error("not each order has one result")
-	}
+	assert.True(t, !slices.ContainsFunc(results, func(n int) bool { return n != 1 }) && cuts != 0, "not each order has one result")
 }
 
 func TestProcessAllEnds(t *testing.T) {
@@ -411,33 +397,27 @@ func TestProcessAllEnds(t *testing.T) {
 	}
 	t.Run("with nothing", func(t *testing.T) {
 		t.Parallel()
-		if n, err := run(lineService(t, Options{}, nil), 0); n != 0 || err != nil {
-			t.Error(n, err)
-		}
+		n, err := run(lineService(t, Options{}, nil), 0)
+		assert.True(t, n == 0 && err == nil, n, err)
 	})
 	t.Run("when the service does not come back", func(t *testing.T) {
 		t.Parallel()
 		c := lineService(t, Options{RetryFor: time.Second}, func(id string, _ int) int { return map[string]int{"o-0": 200}[id] })
-		if n, err := run(c, 10); n != 1 || !retryable(err) {
-			t.Error(n, err)
-		}
+		n, err := run(c, 10)
+		assert.True(t, n == 1 && retryable(err), n, err)
 	})
 	t.Run("with the problem of an order that the service stays too busy for", func(t *testing.T) {
 		t.Parallel()
 		c := lineService(t, Options{RetryFor: time.Second}, func(string, int) int { return http.StatusServiceUnavailable })
 		for p, err := range c.ProcessAll(t.Context(), bodies(3)) {
-			if err != nil || p.Problem == nil || p.Problem.Status != http.StatusServiceUnavailable {
-				t.Errorf("%+v, %v", p, err)
-			}
+			assert.True(t, err == nil && p.Problem != nil && p.Problem.Status == http.StatusServiceUnavailable, p, err)
 		}
 	})
 	t.Run("when the request is refused", func(t *testing.T) {
 		t.Parallel()
 		c := clientOf(t, Options{}, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) })
 		problem, ok := errors.AsType[*Problem](func() error { _, err := run(c, 1000); return err }())
-		if !ok || problem.Status != http.StatusUnauthorized {
-			t.Error(problem)
-		}
+		assert.True(t, ok && problem.Status == http.StatusUnauthorized, problem)
 	})
 	t.Run("with its context, and with the loop, although more orders come", func(t *testing.T) {
 		t.Parallel()
@@ -457,16 +437,12 @@ func TestProcessAllEnds(t *testing.T) {
 			}
 			break
 		}
-		if reading {
-			t.Error("the sequence is still read")
-		}
+		assert.True(t, !reading, "the sequence is still read")
 		var last error
 		for _, err := range c.ProcessAll(ctx, endless) {
 			last = err
 			cancel()
 		}
-		if !errors.Is(last, context.Canceled) || reading {
-			t.Error(last)
-		}
+		assert.True(t, errors.Is(last, context.Canceled) && !reading, last)
 	})
 }

@@ -73,9 +73,8 @@ func TestUnknownAdmission(t *testing.T) {
 		in.Amount = decimal.MustParse("1")
 		_, err := b.engine.Process(t.Context(), in)
 		var conflict *orders.Conflict
-		if !errors.As(err, &conflict) || len(conflict.Differences) != 1 || conflict.Order.Status != fsm.Completed {
-			t.Errorf("told %v", err)
-		}
+		assert.True(t, errors.As(err, &conflict) && len(conflict.Differences) == 1 && conflict.Order.Status == fsm.Completed,
+			"told", err)
 		proveBooks(t, b.Pool)
 	})
 }
@@ -174,12 +173,10 @@ func TestOrdersNameTheOneBefore(t *testing.T) {
 		})
 	}
 	callers.Wait()
-	if unnamed := value[int](t, b.Pool, `SELECT count(*) FROM orders WHERE order_no NOT IN (SELECT previous_no FROM transitions WHERE previous_no IS NOT NULL)`); unnamed > 2 {
-		t.Errorf("%d orders are not named", unnamed)
-	}
-	if wrong := value[int](t, b.Pool, `SELECT count(*) FROM transitions WHERE previous_no NOT IN (SELECT order_no FROM orders)`); wrong > 0 {
-		t.Errorf("%d orders name one that is not there", wrong)
-	}
+	unnamed := value[int](t, b.Pool, `SELECT count(*) FROM orders WHERE order_no NOT IN (SELECT previous_no FROM transitions WHERE previous_no IS NOT NULL)`)
+	assert.True(t, unnamed <= 2, unnamed, "orders are not named")
+	wrong := value[int](t, b.Pool, `SELECT count(*) FROM transitions WHERE previous_no NOT IN (SELECT order_no FROM orders)`)
+	assert.True(t, wrong == 0, wrong, "orders name one that is not there")
 }
 
 const ofShop = "token:shop"
@@ -270,9 +267,7 @@ func TestKeys(t *testing.T) {
 	then := func(what string, test func()) { t.Log(what); test() }
 	then("the same request again is answered", func() {
 		b.writesNothing(t, func() {
-			if o := b.process(t, keyed(request("one"), "k")); asJSON(t, o) != asJSON(t, first) {
-				t.Errorf("%s, was %s", asJSON(t, o), asJSON(t, first))
-			}
+			assert.Equal(t, asJSON(t, b.process(t, keyed(request("one"), "k"))), asJSON(t, first))
 		})
 	})
 	then("another request is refused", func() {
@@ -311,9 +306,8 @@ func TestKeys(t *testing.T) {
 		in.Item = "sofa"
 		for range 2 {
 			var conflict *orders.Conflict
-			if _, err := b.engine.Process(t.Context(), keyed(in, "k3")); !errors.As(err, &conflict) {
-				t.Error(err)
-			}
+			_, err := b.engine.Process(t.Context(), keyed(in, "k3"))
+			assert.True(t, errors.As(err, &conflict), err)
 		}
 	})
 	then("an order that an archive took is not done again", func() {
@@ -345,9 +339,7 @@ func TestKeyedOrdersWithoutTheirAnswer(t *testing.T) {
 				isNow(t, b.process(t, keyed(request(id), "of "+id)), fsm.Completed)
 			}
 			assert.ErrorIs(t, assert.Err(b.engine.Process(t.Context(), keyed(request("never"), "taken"))), orders.ErrKeyReused)
-			if !lost.Load() {
-				t.Error("nothing was lost")
-			}
+			assert.True(t, lost.Load(), "nothing was lost")
 			b.keysAre(t, 3, 3)
 			proveBooks(t, b.Pool)
 		})
@@ -404,9 +396,8 @@ func TestWhoseOrder(t *testing.T) {
 			t.Errorf("%s is stored as %q's", name, text(got))
 		}
 	}
-	if _, err := b.Pool.Exec(t.Context(), `UPDATE orders SET submitted_by = 'token:thief'`); err == nil {
-		t.Error("whose order it is was changed")
-	}
+	assert.True(t, assert.Err(b.Pool.Exec(t.Context(), `UPDATE orders SET submitted_by = 'token:thief'`)) != nil,
+		"whose order it is was changed")
 }
 
 // TestMetadataIsBounded has orders with much metadata wait: their number alone would not bound the memory.
@@ -425,9 +416,8 @@ func TestMetadataIsBounded(t *testing.T) {
 	more := ask(t, b.engine, inputs[1:32]...)
 	eventually(t, "others wait behind it", func() bool { return b.engine.InFlight() == 32 })
 	for _, in := range inputs[32:] {
-		if _, err := b.engine.Process(t.Context(), in); !errors.Is(err, orders.ErrOverloaded) {
-			t.Errorf("beside 32 MiB of metadata there is room for more: %v", err)
-		}
+		assert.ErrorIs(t, assert.Err(b.engine.Process(t.Context(), in)), orders.ErrOverloaded,
+			"beside 32 MiB of metadata there is room for more")
 	}
 	release()
 	b.completes(t, answers, 1)

@@ -84,14 +84,11 @@ charge: {executor: simulator, url: SIM, inFlight: 1, retry: {initial: 5ms, cap: 
 	s.faults(t)
 	eventually(t, "all go on when the provider is well", s.answers(t, 6,
 		`SELECT count(*) FROM orders WHERE ended_as = 'completed'`))
-	if pool := poolOf(s.engine, version, fsm.Charge); pool.Breaker != "closed" || pool.InFlight != 0 || pool.Queued != 0 {
-		t.Errorf("%+v", pool)
-	}
+	pool := poolOf(s.engine, version, fsm.Charge)
+	assert.True(t, pool.Breaker == "closed" && pool.InFlight == 0 && pool.Queued == 0, pool)
 	counted := value[int64](t, s.Pool, `SELECT count(*) FROM step_calls WHERE outcome = 'unknown'`)
 	made := int64(metric(t, registry, "pawl_step_calls_total", "do unknown charge"))
-	if made != counted || made < 3 {
-		t.Errorf("counted %d of %d calls", made, counted)
-	}
+	assert.True(t, made == counted && made >= 3, "counted", made, "of", counted, "calls")
 }
 
 // Orders that come while the breaker is open are all due when it lets a call through, not a whole pause after they came.
@@ -165,9 +162,7 @@ func TestRetrySurvivesARestart(t *testing.T) {
 	s.only(s.replica(t, s.cfg))
 	s.until(t, "later", "completed")
 	second := value[time.Time](t, s.Pool, `SELECT started_at FROM step_calls WHERE call = 2`)
-	if second.Before(*held.DueAt) {
-		t.Errorf("tried at %s, before %s", second, held.DueAt)
-	}
+	assert.True(t, !second.Before(*held.DueAt), "tried at", second, "before", held.DueAt)
 }
 
 // An order keeps the policy it started with, whatever is active meanwhile, also over a restart.
@@ -190,9 +185,7 @@ reserve: {executor: simulator, url: SIM}`)
 		version int32
 		steps   []string
 	}{"old": {first, []string{"charge live", "reserve live"}}, "new": {second, []string{"confirm live"}}} {
-		if o := s.get(t, id); *o.Policy != want.version {
-			t.Errorf("%s has policy %d", id, *o.Policy)
-		}
+		assert.Equal(t, *s.get(t, id).Policy, want.version, id, "has policy")
 		s.stands(t, id, want.steps...)
 	}
 }
@@ -405,9 +398,8 @@ func TestPoliciesThatAreReadLate(t *testing.T) {
 				if o := order; o.Status != fsm.Completed || o.Policy == nil || *o.Policy != used.Version || o.CompleteBy == nil {
 					t.Errorf("%s, by policy %v", brief(order), o.Policy)
 				}
-				if n := reads.Load(); n < 4 {
-					t.Errorf("read %d times", n)
-				}
+				n := reads.Load()
+				assert.True(t, n >= 4, "read", n, "times")
 			})
 		}
 	}

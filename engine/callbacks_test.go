@@ -55,9 +55,8 @@ func TestCallbacksRacingTheir202(t *testing.T) {
 		})
 	}
 	callers.Wait()
-	if effects := s.sim.Summary().Steps["charge"]; effects.Effects != orders || effects.Live != orders {
-		t.Errorf("%+v", effects)
-	}
+	effects := s.sim.Summary().Steps["charge"]
+	assert.True(t, effects.Effects == orders && effects.Live == orders, effects)
 	slowest := value[float64](t, s.Pool, `SELECT extract(epoch FROM max(finished_at - created_at))::float8 FROM orders`)
 	if slowest > 600 {
 		t.Errorf("one waited %.1f s", slowest)
@@ -87,9 +86,8 @@ func (s *shop) tell(t testing.TB, token, outcome, reference string) engine.Recei
 func tells(step, outcome, reference string) act {
 	return func(t *testing.T, s *shop) {
 		t.Helper()
-		if r := s.tell(t, s.provider.token(t, step), outcome, reference); !r.Accepted {
-			t.Errorf("%s: %+v", step, r)
-		}
+		r := s.tell(t, s.provider.token(t, step), outcome, reference)
+		assert.True(t, r.Accepted, step, r)
 	}
 }
 
@@ -118,17 +116,15 @@ func TestCallbacks(t *testing.T) {
 		t.Helper()
 		s.provider.meanwhile(func(c received) {
 			token := c.CallbackURL[strings.LastIndex(c.CallbackURL, "/")+1:]
-			if r, err := s.engine.Answer(t.Context(), token, engine.CallbackResult{Outcome: "done"}); err != nil || !r.Accepted {
-				t.Errorf("%+v, %v", r, err)
-			}
+			r, err := s.engine.Answer(t.Context(), token, engine.CallbackResult{Outcome: "done"})
+			assert.True(t, err == nil && r.Accepted, r, err)
 		})
 	}
 	another := func(t *testing.T, s *shop) {
 		t.Helper()
 		for _, other := range [][2]string{{"refused", ""}, {"done", "another"}} {
-			if r := s.tell(t, s.provider.token(t, "charge"), other[0], other[1]); r.Accepted || r.Reason == "" {
-				t.Errorf("%q: %+v", other, r)
-			}
+			r := s.tell(t, s.provider.token(t, "charge"), other[0], other[1])
+			assert.True(t, !r.Accepted && r.Reason != "", other, r)
 		}
 	}
 	late := func(t *testing.T, s *shop) {
@@ -169,9 +165,8 @@ func TestCallbacksWithAWrongToken(t *testing.T) {
 	refused := func(t *testing.T, token string) {
 		t.Helper()
 		before := value[int64](t, d.Pool, `SELECT count(*) FROM step_answers`)
-		if _, err := d.engine.Answer(t.Context(), token, engine.CallbackResult{Outcome: "done"}); !errors.Is(err, orders.ErrNotFound) {
-			t.Errorf("%q: %v", token, err)
-		}
+		assert.ErrorIs(t, assert.Err(d.engine.Answer(t.Context(), token, engine.CallbackResult{Outcome: "done"})), orders.ErrNotFound,
+			token)
 		assert.Equal(t, value[int64](t, d.Pool, `SELECT count(*) FROM step_answers`), before, "something was stored")
 	}
 	for name, forged := range map[string]string{
@@ -228,15 +223,13 @@ func TestLateCallbacks(t *testing.T) {
 	listed := func(t *testing.T, s *shop) {
 		t.Helper()
 		calls, err := s.engine.Orders.Calls(t.Context(), "order", orders.Span{After: -1000, Before: 1000, Limit: 10})
-		if err != nil || len(calls) == 0 || calls[0].Call >= 0 || calls[0].Operation != "undo" || *calls[0].Outcome != "done" {
-			t.Errorf("%+v, %v", calls, err)
-		}
+		assert.True(t, err == nil && len(calls) != 0 && calls[0].Call < 0 && calls[0].Operation == "undo" && *calls[0].Outcome == "done",
+			calls, err)
 	}
 	notAccepted := func(t *testing.T, s *shop) {
 		t.Helper()
-		if r := s.tell(t, s.provider.token(t, "reserve"), "done", "after all"); r.Accepted {
-			t.Errorf("%+v", r)
-		}
+		r := s.tell(t, s.provider.token(t, "reserve"), "done", "after all")
+		assert.True(t, !r.Accepted, r)
 	}
 	play(t, []scene{
 		{"about a canceled order are undone, once", waiting(""), acts{admits(), is("callback"), cancel, is("canceled"),
@@ -274,9 +267,8 @@ func TestCallbackWhoseStatementIsLost(t *testing.T) {
 		t.Errorf("%+v, %v", receipt, err)
 	}
 	p.On(nil)
-	if receipt, err := behind.Answer(t.Context(), token, done); err != nil || !receipt.Accepted {
-		t.Errorf("%+v, %v", receipt, err)
-	}
+	receipt, err := behind.Answer(t.Context(), token, done)
+	assert.True(t, err == nil && receipt.Accepted, receipt, err)
 	comes(true, `SELECT charged_at IS NOT NULL FROM full_orders`)(t, s)
 }
 
@@ -290,12 +282,10 @@ func TestForgedTokensCostNoRead(t *testing.T) {
 	gone, leave := context.WithCancel(t.Context())
 	leave()
 	forged := strings.Repeat("a", len(token))
-	if _, err := d.engine.Answer(gone, forged, engine.CallbackResult{Outcome: "done"}); !errors.Is(err, orders.ErrNotFound) {
-		t.Errorf("forged: %v", err)
-	}
-	if _, err := d.engine.Answer(gone, token, engine.CallbackResult{Outcome: "done"}); err == nil || errors.Is(err, orders.ErrNotFound) {
-		t.Errorf("ours was not looked for: %v", err)
-	}
+	assert.ErrorIs(t, assert.Err(d.engine.Answer(gone, forged, engine.CallbackResult{Outcome: "done"})), orders.ErrNotFound,
+		"forged")
+	_, err := d.engine.Answer(gone, token, engine.CallbackResult{Outcome: "done"})
+	assert.True(t, err != nil && !errors.Is(err, orders.ErrNotFound), "ours was not looked for", err)
 }
 
 // A token ends when the order has left the step and was called for a month ago. While the order is at the step it holds,
@@ -310,13 +300,11 @@ func TestCallbackTokensEndWithTheirStep(t *testing.T) {
 		d.exec(t, fmt.Sprintf(`UPDATE step_calls SET started_at = started_at - interval '%s', finished_at = finished_at - interval '%[1]s'`, by))
 	}
 	age("32 days")
-	if r := d.tell(t, charge, "done", "r"); !r.Accepted {
-		t.Errorf("at the step: %+v", r)
-	}
+	r := d.tell(t, charge, "done", "r")
+	assert.True(t, r.Accepted, "at the step", r)
 	reserve := d.provider.token(t, "reserve")
-	if _, err := d.engine.Answer(t.Context(), charge, engine.CallbackResult{Outcome: "done"}); !errors.Is(err, orders.ErrNotFound) {
-		t.Errorf("after the step, 32 days old: %v", err)
-	}
+	assert.ErrorIs(t, assert.Err(d.engine.Answer(t.Context(), charge, engine.CallbackResult{Outcome: "done"})), orders.ErrNotFound,
+		"after the step, 32 days old")
 	d.tell(t, reserve, "done", "r")
 	d.tell(t, d.provider.token(t, "confirm"), "done", "r")
 	d.until(t, "o", "completed")
@@ -328,9 +316,8 @@ func TestCallbackTokensEndWithTheirStep(t *testing.T) {
 		t.Errorf("a month after the end: %+v", r)
 	}
 	age("2 days")
-	if _, err := d.engine.Answer(t.Context(), reserve, engine.CallbackResult{Outcome: "done"}); !errors.Is(err, orders.ErrNotFound) {
-		t.Errorf("more than a month after the end: %v", err)
-	}
+	assert.ErrorIs(t, assert.Err(d.engine.Answer(t.Context(), reserve, engine.CallbackResult{Outcome: "done"})), orders.ErrNotFound,
+		"more than a month after the end")
 }
 
 // What a callback repeats of the call is masked as in an answer, and so is what a person says.
@@ -389,21 +376,16 @@ func TestWebhookSecretsEnd(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := strings.Count(said.String(), "a webhook was refused"); n != 1 || strings.Count(said.String(), "level=WARN") != 1 {
-		t.Errorf("%d lines:\n%s", n, said.String())
-	}
+	n := strings.Count(said.String(), "a webhook was refused")
+	assert.True(t, n == 1 && strings.Count(said.String(), "level=WARN") == 1, n, "lines", said.String())
 	for _, name := range []string{"old", "new"} {
-		if err := send(b.engine, name); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		assert.NoError(t, send(b.engine, name), name)
 	}
 	b.exec(t, `ALTER TABLE policy_activations DISABLE TRIGGER USER`)
 	b.exec(t, `UPDATE policy_activations SET at = at - interval '32 days'`)
 	later := b.replica(t, cfg) // the one that runs looks again within minutes
 	assert.ErrorIs(t, send(later, "old"), engine.ErrSignature, "of a policy that was replaced a month ago")
-	if err := send(later, "new"); err != nil {
-		t.Errorf("of the active policy: %v", err)
-	}
+	assert.NoError(t, send(later, "new"), "of the active policy")
 }
 
 // signedBy are the headers of a callback that is signed with the secret of a file, or with another one.
@@ -481,15 +463,12 @@ func TestTheCallbackSecretIsReplaced(t *testing.T) {
 
 	d.engine = d.replica(t, d.cfg) // the one after the restart
 	assert.NoError(t, d.engine.LoadPolicies(t.Context()))
-	if _, err := d.engine.Answer(t.Context(), old, engine.CallbackResult{Outcome: "done"}); !errors.Is(err, orders.ErrNotFound) {
-		t.Errorf("a token of the old secret: %v", err)
-	}
+	assert.ErrorIs(t, assert.Err(d.engine.Answer(t.Context(), old, engine.CallbackResult{Outcome: "done"})), orders.ErrNotFound,
+		"a token of the old secret")
 	d.provider.reset()
 	d.admit(t, request("after"))
 	token := d.provider.token(t, "charge")
-	if token == old {
-		t.Error("the token is the same")
-	}
+	assert.True(t, token != old, "the token is the same")
 	d.until(t, "after", "callback")
 	d.tell(t, token, "done", "ch_after")
 	d.provider.token(t, "reserve")

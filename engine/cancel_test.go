@@ -32,9 +32,7 @@ func (b *bundle) hold(t testing.TB, state fsm.State, orderID string) {
 	o := g.stored(t, orderID)[0]
 	moved, err := g.query.OrdersHold(t.Context(), db.OrdersHoldParams{
 		OrderNos: []int64{o.OrderNo}, Expected: o.Status, Fence: o.Fence, Seq: o.Seq, Hold: "paused", HoldReason: "by a test"})
-	if err != nil || len(moved) != 1 {
-		t.Fatalf("hold %q: %v %v", orderID, moved, err)
-	}
+	assert.True(t, err == nil && len(moved) == 1, "hold", orderID, moved, err)
 }
 
 // canceledWay is the way of an order that is canceled from a state.
@@ -80,9 +78,8 @@ func TestCancel(t *testing.T) {
 				!o.DueAt.Equal(*before.DueAt) || *o.Owner != g.owner || o.Seq != before.Seq+1 {
 				t.Fatalf("%v %+v", err, o)
 			}
-			if moved := g.move(t, []orders.Order{before}); len(moved) > 0 {
-				t.Errorf("its driver moved past the request: %+v", moved)
-			}
+			moved := g.move(t, []orders.Order{before})
+			assert.True(t, len(moved) == 0, "its driver moved past the request", moved)
 			g.advance(t, fsm.Canceled, "driven")
 			b.undone(t, "driven", way)
 		})
@@ -127,9 +124,8 @@ func TestCancelDoesNotApply(t *testing.T) {
 					t.Errorf("cancel what is %s%s: %v", id, name, err)
 					return
 				}
-				if allowed := orders.AllowedActions(&refusal.Order); slices.Contains(allowed, "cancel") {
-					t.Errorf("%s allows %q", id, allowed)
-				}
+				allowed := orders.AllowedActions(&refusal.Order)
+				assert.True(t, !slices.Contains(allowed, "cancel"), id, "allows", allowed)
 			})
 		}
 	}
@@ -164,22 +160,19 @@ func TestCancelConditions(t *testing.T) {
 		}
 		for _, ifSeq := range []*int32{nil, &seq} {
 			order := b.cancel(t, engine.Request{OrderID: "order", IfSeq: ifSeq, DryRun: true})
-			if order.Status != fsm.Reserving || order.Hold != nil || text(order.StopRequested) != "cancel" || order.Seq != seq {
-				t.Errorf("dry run: %+v", order)
-			}
+			assert.True(t, order.Status == fsm.Reserving && order.Hold == nil && text(order.StopRequested) == "cancel" && order.Seq == seq,
+				"dry run", order)
 		}
 	})
 	first := b.cancel(t, engine.Request{OrderID: "order", IfSeq: &seq, RequestID: "1"})
 	assert.Equal(t, first.Status, fsm.Canceled, first)
 	b.writesNothing(t, func() {
 		for _, ifSeq := range []*int32{nil, &seq, &first.Seq} {
-			if again := b.cancel(t, engine.Request{OrderID: "order", IfSeq: ifSeq, RequestID: "1"}); asJSON(t, again) != asJSON(t, first) {
-				t.Errorf("first %s\nagain %s", asJSON(t, first), asJSON(t, again))
-			}
+			assert.Equal(t, asJSON(t, b.cancel(t, engine.Request{OrderID: "order", IfSeq: ifSeq, RequestID: "1"})), asJSON(t, first),
+				"first", "again")
 		}
-		if _, err := b.engine.Do(t.Context(), engine.Request{Verb: orders.Cancel, OrderID: "order", RequestID: "2"}); err == nil {
-			t.Error("canceled twice")
-		}
+		assert.True(t, assert.Err(b.engine.Do(t.Context(), engine.Request{Verb: orders.Cancel, OrderID: "order", RequestID: "2"})) != nil,
+			"canceled twice")
 	})
 	b.hold(t, fsm.Charging, "another") // the id is that of a request for one order
 	isNow(t, b.cancel(t, engine.Request{OrderID: "another", RequestID: "1"}), fsm.Canceled)
@@ -209,9 +202,7 @@ func TestCancelAtOnce(t *testing.T) {
 			if errors.As(err, &late) {
 				order, err = late.Order, nil
 			}
-			if err != nil || order.Status != fsm.Canceled {
-				t.Errorf("%v %+v", err, order)
-			}
+			assert.True(t, err == nil && order.Status == fsm.Canceled, err, order)
 		})
 	}
 	callers.Wait()
@@ -247,18 +238,14 @@ func TestCancelRaces(t *testing.T) {
 		}
 		races.Wait()
 	}
-	if ended[fsm.Completed]+ended[fsm.Canceled] != 8*rounds || seldom() {
-		t.Errorf("%v", ended)
-	}
+	assert.True(t, ended[fsm.Completed]+ended[fsm.Canceled] == 8*rounds && !seldom(), ended)
 	t.Logf("%v", ended)
 	standing := column[string](t, b.Pool, `SELECT o.order_id || ' ' || o.status FROM books.orders AS o
 		LEFT JOIN books.charges AS c ON c.order_id = o.order_id AND c.refunded_at IS NULL
 		LEFT JOIN books.reservations AS r ON r.order_id = o.order_id AND r.released_at IS NULL
 		WHERE (o.status = 'completed') <> (c.order_id IS NOT NULL) OR (o.status = 'completed') <> (r.order_id IS NOT NULL)
 		OR o.status = 'completed' AND o.stop_requested IS NOT NULL`)
-	if len(standing) > 0 {
-		t.Errorf("%q", standing)
-	}
+	assert.True(t, len(standing) == 0, standing)
 	proveBooks(t, b.Pool)
 }
 
@@ -290,9 +277,8 @@ func (r racing) run(t testing.TB) fsm.State {
 		t.Errorf("%s: cancel says %v, %s", r.orderID, err, canceled.Status)
 	}
 	a := <-processed
-	if a.err != nil || a.order.Status != canceled.Status {
-		t.Errorf("%s: process says %v %s, cancel says %v %s", r.orderID, a.err, a.order.Status, err, canceled.Status)
-	}
+	assert.True(t, a.err == nil && a.order.Status == canceled.Status,
+		r.orderID, "process says", a.err, a.order.Status, "cancel says", err, canceled.Status)
 	return canceled.Status
 }
 
@@ -330,9 +316,8 @@ func TestPause(t *testing.T) {
 		g.admit(t, time.Minute, "order")
 		q := asked(orders.Pause)
 		q.Async = true
-		if o := b.do(t, q); text(o.StopRequested) != "pause" || o.Hold != nil {
-			t.Errorf("%+v", o)
-		}
+		o := b.do(t, q)
+		assert.True(t, text(o.StopRequested) == "pause" && o.Hold == nil, o)
 		q.Verb = orders.Resume
 		if o := b.do(t, q); o.StopRequested != nil || *o.Owner != g.owner {
 			t.Errorf("%+v", o)

@@ -51,9 +51,8 @@ func (s *shop) operationRefused(t *testing.T, code string, verb orders.Verb, amo
 	before := s.get(t, s.refunded).Seq
 	_, err := s.operate(t, verb, "refused", amount)
 	var refusal *orders.NotApplicable
-	if !errors.As(err, &refusal) || refusal.Code != code || s.get(t, s.refunded).Seq != before {
-		t.Errorf("%s of %q: %v, want %s", verb, amount, err, code)
-	}
+	assert.True(t, errors.As(err, &refusal) && refusal.Code == code && s.get(t, s.refunded).Seq == before,
+		verb, "of", amount, err, code)
 }
 
 // sums are the sums of the order, as its reader sees them: captured, voided and refunded, and what is left of both.
@@ -250,24 +249,21 @@ func TestAuthorizationEnds(t *testing.T) {
 			s := openShop(t, 2, quick)
 			s.sold(t, capturesLater(t, s, name))
 			s.operated(t, orders.Capture, "a", "40")
-			if o := s.get(t, "o"); o.CaptureBy == nil || o.CaptureBy.Sub(*o.ChargedAt).Hours() != 168 {
-				t.Errorf("captured by %v", o.CaptureBy)
-			}
+			o := s.get(t, "o")
+			assert.True(t, o.CaptureBy != nil && o.CaptureBy.Sub(*o.ChargedAt).Hours() == 168, "captured by", o.CaptureBy)
 			verbs := func() string {
 				return value[string](t, s.Pool, `SELECT coalesce(string_agg(verb, ' ' ORDER BY seq), '') FROM books.transitions WHERE verb ^@ 'void' OR verb = 'capture_due'`)
 			}
 			s.exec(t, `UPDATE charges SET capture_by = now() + interval '20 hours', capture_due_at = now()`)
 			eventually(t, "warned", func() bool { return verbs() == "capture_due" })
-			if w, err := s.engine.Orders.Waiting(t.Context(), s.engine.Backlog()); err != nil || w.Authorizations != 1 {
-				t.Errorf("%d authorizations end: %v", w.Authorizations, err)
-			}
+			w, err := s.engine.Orders.Waiting(t.Context(), s.engine.Backlog())
+			assert.True(t, err == nil && w.Authorizations == 1, w.Authorizations, "authorizations end", err)
 			s.exec(t, `UPDATE charges SET capture_by = now(), capture_due_at = now()`)
 			s.hurry(t, "capture 1 done, void 2 failed") // it has not ended
 			s.sums(t, "40.00 captured, 0.00 voided, 0.00 refunded, 59.99 and 40.00 left")
 			s.operated(t, orders.Capture, "b", "10")
-			if !value[bool](t, s.Pool, `SELECT capture_due_at > now() + interval '23 hours' FROM charges`) {
-				t.Error("it is not asked again")
-			}
+			assert.True(t, value[bool](t, s.Pool, `SELECT capture_due_at > now() + interval '23 hours' FROM charges`),
+				"it is not asked again")
 			if s.stripe {
 				intent := value[string](t, s.Pool, `SELECT reference FROM charges`)
 				assert.NoError(t, s.sim.Happen(intent, "expire", ""))

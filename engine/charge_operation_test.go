@@ -49,9 +49,8 @@ func (s *shop) refundRefused(t *testing.T, code, amount string, restock int32) {
 	before := s.get(t, s.refunded).Seq
 	_, err := s.refund(t, "refused", amount, restock)
 	var refusal *orders.NotApplicable
-	if !errors.As(err, &refusal) || refusal.Code != code || s.get(t, s.refunded).Seq != before {
-		t.Errorf("refund of %q with %d units: %v, want %s", amount, restock, err, code)
-	}
+	assert.True(t, errors.As(err, &refusal) && refusal.Code == code && s.get(t, s.refunded).Seq == before,
+		"refund of", amount, "with", restock, "units", err, code)
 }
 
 // refundsAre checks the refunds of an order as its answer has them, in short.
@@ -135,9 +134,7 @@ func (s *shop) compare(t *testing.T) {
 		return c.LookupKey(), true
 	}}
 	report, err := books.Verify(t.Context(), s.Pool, books.Options{Provider: at})
-	if err != nil || !report.OK() {
-		t.Errorf("compared with the provider: %v\n%+v", err, report)
-	}
+	assert.True(t, err == nil && report.OK(), "compared with the provider", err, report)
 }
 
 // TestRefunds refunds an order in two parts with every executor: the answer, the books, the history and the provider
@@ -306,9 +303,8 @@ func TestRestockAndRequestIDs(t *testing.T) {
 			assert.NoError(t, assert.Err(s.refund(t, "b", "1", 1)))
 		}
 		for range 2 {
-			if got, err := s.engine.ChangeStock(t.Context(), adjustment("widget", 5, id)); err != nil || got.OnHand != []int64{12, 20}[i] {
-				t.Errorf("%s: %+v, %v", id, got, err)
-			}
+			got, err := s.engine.ChangeStock(t.Context(), adjustment("widget", 5, id))
+			assert.True(t, err == nil && got.OnHand == []int64{12, 20}[i], id, got, err)
 		}
 	}
 	proveBooks(t, s.Pool)
@@ -326,9 +322,7 @@ func TestNoChargeOperation(t *testing.T) {
 	s.admit(t, in)
 	_, err := s.engine.Do(t.Context(), engine.Request{Verb: orders.Refund, OrderID: "later", RequestID: "x", ChargeOperation: &engine.ChargeOperation{}})
 	var refusal *orders.NotApplicable
-	if !errors.As(err, &refusal) || refusal.Code != orders.RefusedState {
-		t.Error(err)
-	}
+	assert.True(t, errors.As(err, &refusal) && refusal.Code == orders.RefusedState, err)
 }
 
 // openRefunds checks what the metrics show of refunds that are not settled.
@@ -453,9 +447,7 @@ func TestRefundThatIsReturnedIsHeardOf(t *testing.T) {
 	assert.ErrorIs(t, s.engine.StripeEvent(t.Context(), payload, header), orders.ErrUnavailable, "an event that can't be heeded")
 	s.exec(t, `UPDATE charge_operations SET due_at = now()`) // another one has heeded it
 	eventually(t, "tried", s.answers(t, true, `SELECT coalesce(code = 'policy_unusable', false) FROM charge_operations`))
-	if !value[bool](t, s.Pool, `SELECT due_at IS NOT NULL FROM charge_operations`) {
-		t.Error("nobody asks any more")
-	}
+	assert.True(t, value[bool](t, s.Pool, `SELECT due_at IS NOT NULL FROM charge_operations`), "nobody asks any more")
 	assert.NoError(t, s.sim.Happen(text(s.get(t, "o").ChargeReference), simulator.RefundReturned, ""))
 	stop(t, s.engine)
 	s.exec(t, write, source+" ")
@@ -508,9 +500,7 @@ func (s *behind) refundsWithLoss(t *testing.T, charge, statement string, f fate)
 	lost := s.proxy.loseOne(statement, f)
 	s.refundUntilDone(t)
 	s.proxy.On(nil)
-	if !lost.Load() {
-		t.Error("nothing was lost")
-	}
+	assert.True(t, lost.Load(), "nothing was lost")
 	s.refundsAre(t, s.get(t, s.refunded), "1 done 40")
 	s.stock(t, "widget", orders.Stock{Item: "widget", OnHand: 9, Sold: before.Sold + 3, Tracked: true,
 		Version: before.Version + 2})

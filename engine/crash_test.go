@@ -135,9 +135,7 @@ func TestOrderLostInACrash(t *testing.T) {
 			}
 			stored := value[int64](t, s.Pool, `SELECT order_no FROM orders WHERE order_id = $1`, orderID)
 			assert.Equal(t, told.OrderNo, stored)
-			if stored < number+1_000_000_000 {
-				t.Errorf("order_no %d comes after %d, which was lost", stored, number)
-			}
+			assert.True(t, stored >= number+1_000_000_000, "order_no", stored, "comes after", number, "which was lost")
 			assert.Equal(t, told.Status, fsm.Completed)
 			proveBooks(t, s.Pool)
 		})
@@ -167,9 +165,7 @@ func TestCallersOfALostOrder(t *testing.T) {
 		told[string(a.order.Status)]++
 	}
 	// Which of them is first now decides what the order is about.
-	if told["conflict"] == 0 || told["completed"] == 0 || told["conflict"]+told["completed"] != 3 {
-		t.Error(told)
-	}
+	assert.True(t, told["conflict"] != 0 && told["completed"] != 0 && told["conflict"]+told["completed"] == 3, told)
 	proveBooks(t, s.Pool)
 }
 
@@ -235,9 +231,7 @@ func canceledFrom(state fsm.State) func(*testing.T, *bundle, string) orders.Orde
 			if err == nil {
 				return order
 			}
-			if !errors.Is(err, orders.ErrUnavailable) {
-				t.Fatalf("cancel: %v", err)
-			}
+			assert.ErrorIs(t, err, orders.ErrUnavailable, "cancel")
 		}
 	}
 }
@@ -329,9 +323,8 @@ func (l *losses) loses(t *testing.T, j journey) {
 // arrived fails the test unless the order went its way and no other, and the caller knows.
 func (j journey) arrived(t *testing.T, b *bundle, orderID string, told orders.Order) {
 	t.Helper()
-	if last := j.path[len(j.path)-1]; told.OrderID != orderID || string(told.Status) != last {
-		t.Errorf("%s: the caller is told that %q is %s", orderID, told.OrderID, told.Status)
-	}
+	assert.True(t, told.OrderID == orderID && string(told.Status) == j.path[len(j.path)-1],
+		orderID, "the caller is told that", told.OrderID, "is", told.Status)
 	assert.Equal(t, states(t, b.Pool, orderID), j.path, orderID, "went")
 	canceled := 0
 	for _, verb := range verbs(t, b.Pool, orderID) {
@@ -339,9 +332,7 @@ func (j journey) arrived(t *testing.T, b *bundle, orderID string, told orders.Or
 			canceled++
 		}
 	}
-	if canceled > 1 {
-		t.Errorf("%s: canceled %d times", orderID, canceled)
-	}
+	assert.True(t, canceled <= 1, orderID, "canceled", canceled, "times")
 }
 
 // counted fails the test unless each order of a journey that the engine has ended was counted once.
@@ -453,9 +444,7 @@ func TestCallbackRepeatedAfterALostReply(t *testing.T) {
 	lost := s.proxy.loseOne("AnswerStore", loseReply)
 	s.admit(t, request("one"))
 	reaches(t, s.Pool, "one", "completed")
-	if !lost.Load() {
-		t.Error("no reply was lost")
-	}
+	assert.True(t, lost.Load(), "no reply was lost")
 }
 
 // The reply of the move that begins the call of the confirmation is lost: no call was made
@@ -475,9 +464,7 @@ func TestRefusalAfterALostBeginAsksNobody(t *testing.T) {
 	for _, row := range column[string](t, s.Pool, `SELECT format('%s %s %s %s', call, step, operation, outcome) FROM step_calls ORDER BY call`) {
 		t.Log(row)
 	}
-	if !lost.Load() {
-		t.Error("nothing was lost")
-	}
+	assert.True(t, lost.Load(), "nothing was lost")
 }
 
 // A callback that comes between the commit that lets the order wait and the end of its run

@@ -12,6 +12,7 @@ import (
 	"pawl/internal/orders"
 	"pawl/internal/policy"
 	"pawl/internal/provider"
+	"pawl/test/assert"
 )
 
 func anyDuration(most time.Duration) *rapid.Generator[time.Duration] {
@@ -140,9 +141,8 @@ func TestRetriesEnd(t *testing.T) {
 		t.Parallel()
 		u := undecided{cfg: &policy.Step{Retry: policy.Retry{MaxRetries: 7, Budget: time.Hour, NonRetryable: []string{"closed"}}},
 			call: &call{operation: provider.Do, doubted: true, result: provider.Retry{Code: "closed", Counts: true}}, order: &orders.Order{Status: fsm.Charging}}
-		if s := u.decide(); s.Hold != fsm.HoldAttention || s.Reason != "non_retryable: closed" || s.Cleared {
-			t.Errorf("%+v", s)
-		}
+		s := u.decide()
+		assert.True(t, s.Hold == fsm.HoldAttention && s.Reason == "non_retryable: closed" && !s.Cleared, s)
 	})
 	t.Run("and nobody waits for what is to be undone, but for a confirmation in doubt", func(t *testing.T) {
 		t.Parallel()

@@ -58,9 +58,7 @@ func TestReadingOrderIsTheCode(t *testing.T) {
 			up[arrow] = use.name
 		}
 	}
-	if len(arrows) < 100 || len(up)*10 > len(arrows) {
-		t.Errorf("%d of %d arrows run up: %v", len(up), len(arrows), up)
-	}
+	assert.True(t, len(arrows) >= 100 && len(up)*10 <= len(arrows), len(up), "of", len(arrows), "arrows run up", up)
 }
 
 type use struct{ from, to, name string }

@@ -25,9 +25,8 @@ func TestOrders(t *testing.T) {
 		in.Item = c.item
 		o := b.process(t, in)
 		b.writesNothing(t, func() { b.sameAsStored(t, b.process(t, in)) }) // asked again, nothing happens again
-		if went := strings.Join(states(t, b.Pool, c.orderID), " "); went != c.went || !strings.HasSuffix(went, " "+string(o.Status)) {
-			t.Errorf("%s: went %s, told %s", c.orderID, went, o.Status)
-		}
+		went := strings.Join(states(t, b.Pool, c.orderID), " ")
+		assert.True(t, went == c.went && strings.HasSuffix(went, " "+string(o.Status)), c.orderID, "went", went, "told", o.Status)
 		stands := value[string](t, b.Pool, `SELECT concat_ws(' ', (SELECT count(*) FROM books.charges WHERE order_id = $1),
 			(SELECT count(*) FROM books.refunds WHERE order_id = $1), (SELECT count(*) FROM books.reservations WHERE order_id = $1))`, c.orderID)
 		assert.Equal(t, stands, c.stands, c.orderID, "charges, refunds and reservations are")

@@ -121,18 +121,14 @@ func TestErasedCustomer(t *testing.T) {
 	before := s.dump(t)
 	for _, table := range []string{"orders", "transitions", "charges", "reservations", "confirmations", "charge_operations", "disputes", "step_calls", "step_answers",
 		"late_undos", "webhook_endpoints", "webhook_deliveries", "bulk_refusals", "stock_movements", "concurrency_keys"} {
-		if !mentions(before, "pawl."+table, "maria") {
-			t.Errorf("%s had nothing to erase", table)
-		}
+		assert.True(t, mentions(before, "pawl."+table, "maria"), table, "had nothing to erase")
 	}
 	wantOrders, wantMoney := s.totals(t)
 	done, err := s.engine.EraseCustomer(t.Context(), erase)
 	assert.NoError(t, err)
 	after := s.dump(t)
 	for line := range strings.Lines(after) {
-		if strings.Contains(strings.ToLower(line), "maria") {
-			t.Error("still there:", line)
-		}
+		assert.True(t, !strings.Contains(strings.ToLower(line), "maria"), "still there", line)
 	}
 	assert.Equal(t, strings.Count(after, "paul"), strings.Count(before, "paul"), "of the other customer")
 	gotOrders, gotMoney := s.totals(t)
@@ -177,9 +173,7 @@ func TestErasedCustomer(t *testing.T) {
 	assert.NoError(t, assert.Err(s.engine.EraseCustomer(t.Context(), erase)), "the pseudonym")
 	s.counts(t, 0, `SELECT count(*) FROM step_calls AS c JOIN orders AS o USING (order_no) WHERE c.reference = 'maria' AND o.order_id ~ '^m-'`)
 	for _, change := range []string{`UPDATE pawl.transitions SET reason = 'x'`, `UPDATE pawl.disputes SET reason = 'x'`, `UPDATE pawl.orders SET customer_id = 'x'`} {
-		if assert.Err(s.Pool.Exec(t.Context(), change)) == nil {
-			t.Error("not refused:", change)
-		}
+		assert.True(t, assert.Err(s.Pool.Exec(t.Context(), change)) != nil, "not refused", change)
 	}
 
 	rest := maria.asks("sold", orders.Refund)

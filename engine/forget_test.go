@@ -35,9 +35,7 @@ func (b *bundle) totals(t *testing.T) (orders map[string]int64, money []books.Mo
 func (b *bundle) proof(t *testing.T) books.Report {
 	t.Helper()
 	report, err := books.Verify(t.Context(), openPool(t, b.URL), books.Options{RangeSize: 3})
-	if err != nil || !report.OK() {
-		t.Errorf("%+v: %v", report, err)
-	}
+	assert.True(t, err == nil && report.OK(), report, err)
 	return report
 }
 
@@ -105,9 +103,8 @@ func TestForgottenOrders(t *testing.T) {
 		orphans := value[int](t, b.Pool, `SELECT count(*) FROM `+table+` AS c WHERE NOT EXISTS (SELECT FROM orders AS o WHERE o.order_no = c.order_no)`)
 		assert.Equal(t, orphans, 0, table)
 	}
-	if assert.Err(b.Pool.Exec(t.Context(), `UPDATE forgotten_batches SET id_hashes = '{}'`)) == nil {
-		t.Error("a batch can be changed")
-	}
+	assert.True(t, assert.Err(b.Pool.Exec(t.Context(), `UPDATE forgotten_batches SET id_hashes = '{}'`)) != nil,
+		"a batch can be changed")
 	b.repeatForgotten(t, inputs)
 	b.forgets(t, "disputed", "held", "open", "recent", "told", "unread")
 }
@@ -137,9 +134,8 @@ func (b *bundle) repeatForgotten(t *testing.T, inputs map[string]engine.Input) {
 	left := terms
 	left.CustomerID, left.PaymentMethod, left.StartAt, left.SubmittedBy, left.Amount = "", "", time.Time{}, "token:other", decimal.MustParse("99.990")
 	_, err := b.engine.Process(t.Context(), left)
-	if f, ok := errors.AsType[*orders.Forgotten](err); !ok || f.Own {
-		t.Errorf("left out: %v", err)
-	}
+	f, ok := errors.AsType[*orders.Forgotten](err)
+	assert.True(t, ok && !f.Own, "left out", err)
 	for pointer, change := range map[string]func(*engine.Input){
 		"/customerId":     func(in *engine.Input) { in.CustomerID = "bob" },
 		"/paymentMethod":  func(in *engine.Input) { in.PaymentMethod = "card-2" },
@@ -157,9 +153,8 @@ func (b *bundle) repeatForgotten(t *testing.T, inputs map[string]engine.Input) {
 func (b *bundle) conflicts(t *testing.T, in engine.Input, pointer string) {
 	t.Helper()
 	_, err := b.engine.Process(t.Context(), in)
-	if c, ok := errors.AsType[*orders.Conflict](err); !ok || len(c.Differences) != 1 || c.Differences[0].Pointer != pointer {
-		t.Errorf("%s, other %q: %v %+v", in.OrderID, pointer, err, c)
-	}
+	c, ok := errors.AsType[*orders.Conflict](err)
+	assert.True(t, ok && len(c.Differences) == 1 && c.Differences[0].Pointer == pointer, in.OrderID, "other", pointer, err, c)
 }
 
 // TestForgettingWhileOrdersAreRepeated has callers repeat requests, with keys and in batches with new orders, while
@@ -200,9 +195,7 @@ func TestForgettingWhileOrdersAreRepeated(t *testing.T) {
 	callers.Wait()
 	assert.Equal(t, value[int](t, b.Pool, `SELECT count(*) FROM charges`), 0, "charged again")
 	orders, money := b.totals(t)
-	if orders["completed"] != 300 || money[0].Charges != 300 {
-		t.Errorf("%v %v", orders, money)
-	}
+	assert.True(t, orders["completed"] == 300 && money[0].Charges == 300, orders, money)
 }
 
 // TestRemovalWaitsForOlderStatements: a statement that may have begun before the mark was visible could admit the id
@@ -245,9 +238,7 @@ func TestRefundAfterTheMark(t *testing.T) {
 	b.totals(t)
 	b.forgets(t)
 	left, ok := errors.AsType[*orders.Forgotten](assert.Err(b.engine.Orders.Get(t.Context(), "refunded")))
-	if !ok || left.Refunded != "40" {
-		t.Errorf("%+v", left)
-	}
+	assert.True(t, ok && left.Refunded == "40", left)
 	b.totals(t)
 }
 

@@ -178,9 +178,7 @@ func (s *shop) watchPermits(t *testing.T, limit int64) (stop func() (most int64)
 	return func() int64 {
 		close(done)
 		most := <-ended
-		if most > limit {
-			t.Errorf("%d orders of one key were under way, the limit is %d", most, limit)
-		}
+		assert.True(t, most <= limit, most, "orders of one key were under way, the limit is", limit)
 		return most
 	}
 }
@@ -233,9 +231,7 @@ concurrency: {by: item, limit: 1}`)
 		eventually(t, "all have ended", s.answers(t, 30, `SELECT count(*) FROM orders WHERE ended_as = 'completed'`))
 		started := column[string](t, s.Pool, `SELECT o.order_id FROM orders AS o JOIN transitions AS t USING (order_no)
 			WHERE t.to_status = 'charging' AND t.from_status = 'pending' ORDER BY t.at, o.order_no`)
-		if !slices.IsSorted(started) {
-			t.Errorf("started %q", started)
-		}
+		assert.True(t, slices.IsSorted(started), "started", started)
 	})
 	t.Run("other keys do not wait", func(t *testing.T) {
 		t.Parallel()

@@ -35,9 +35,7 @@ func TestQueuesThatTurnCallersAway(t *testing.T) {
 				e := New(nil, Config{})
 				defer e.cancel()
 				c.queue(e).Add(newRun("waits", Input{}))
-				if e.overloaded(nil) {
-					t.Error("turned away at once")
-				}
+				assert.True(t, !e.overloaded(nil), "turned away at once")
 				<-time.After(time.Hour)
 				assert.Equal(t, e.overloaded(nil), c.want)
 			})
@@ -59,19 +57,14 @@ func TestHotItemsAreWhatWritesStockRows(t *testing.T) {
 		t.Fatalf("%d orders of the locked item", n)
 	}
 	runs := []*run{of(fsm.Charging, "locked"), of(fsm.Confirming, "locked"), of(fsm.Reserving, "free"), of(fsm.Refunding, "locked")}
-	if fast := e.hot.divert(runs); len(fast) != 3 || fast[0] != runs[0] || fast[1] != runs[2] || fast[2] != runs[3] {
-		t.Errorf("%d go the fast way", len(fast))
-	}
+	fast := e.hot.divert(runs)
+	assert.True(t, len(fast) == 3 && fast[0] == runs[0] && fast[1] == runs[2] && fast[2] == runs[3], len(fast), "go the fast way")
 	stale := of(fsm.Reserving, "locked")
 	stale.call = &call{state: fsm.Charging, result: provider.Done{}} // it was committed, and the reply was lost
-	if fast := e.hot.divert([]*run{stale}); len(fast) != 0 {
-		t.Error("an order with the answer of the step before goes the fast way")
-	}
+	assert.Equal(t, len(e.hot.divert([]*run{stale})), 0, "an order with the answer of the step before goes the fast way")
 	assert.Equal(t, e.hot.holds(&Input{Item: "locked"}), 3, "orders of the locked item, want 3")
 	e.hot.unblock("locked")
-	if fast := e.hot.divert(runs); len(fast) != 4 {
-		t.Errorf("%d go the fast way when the item is free", len(fast))
-	}
+	assert.Equal(t, len(e.hot.divert(runs)), 4, "go the fast way when the item is free")
 }
 
 func TestClockGoesByTheDatabase(t *testing.T) {
@@ -79,9 +72,8 @@ func TestClockGoesByTheDatabase(t *testing.T) {
 	e := &Engine{}
 	near := func(want time.Time) {
 		t.Helper()
-		if off := e.Now().Sub(want); off < 0 || off > time.Minute {
-			t.Errorf("the clock is off by %s", off)
-		}
+		off := e.Now().Sub(want)
+		assert.True(t, off >= 0 && off <= time.Minute, "the clock is off by", off)
 	}
 	database := time.Now().Round(0).Add(-300 * time.Hour)
 	e.tickOn(database)
@@ -111,9 +103,8 @@ func TestStoodStill(t *testing.T) {
 		made := &call{pool: &callPool{exec: caller(func() { called = true })}, operation: provider.Do, step: fsm.Charge, asked: c.asked}
 		result := made.perform(t.Context(), &provider.Call{})
 		retry, _ := result.(provider.Retry)
-		if called == c.want || c.want != (retry.Code == stoodStillCode && errors.Is(failureOf(result), errUncalled)) {
-			t.Errorf("%s: called %v, %+v", name, called, result)
-		}
+		assert.True(t, called != c.want && c.want == (retry.Code == stoodStillCode && errors.Is(failureOf(result), errUncalled)),
+			name, "called", called, result)
 	}
 }
 
@@ -170,8 +161,7 @@ func TestStandstill(t *testing.T) {
 func TestUnknownExecutors(t *testing.T) {
 	t.Parallel()
 	for _, name := range []policy.Executor{policy.Ledger, "smoke", ""} {
-		if e, err := newExecutor(&policy.Step{Executor: name, URL: "http://shop.example/do"}, fsm.Charge, policy.Bounds{}, nil); err == nil {
-			t.Errorf("%q is %v", name, e)
-		}
+		e, err := newExecutor(&policy.Step{Executor: name, URL: "http://shop.example/do"}, fsm.Charge, policy.Bounds{}, nil)
+		assert.True(t, err != nil, name, "is", e)
 	}
 }

@@ -37,9 +37,8 @@ func units(item string, quantity int32) orders.Line {
 // verifies is pawl verify.
 func (b *bundle) verifies(t *testing.T) {
 	t.Helper()
-	if report, err := books.Verify(t.Context(), openPool(t, b.URL), books.Options{}); err != nil || !report.OK() {
-		t.Errorf("%+v: %v", report, err)
-	}
+	report, err := books.Verify(t.Context(), openPool(t, b.URL), books.Options{})
+	assert.True(t, err == nil && report.OK(), report, err)
 }
 
 func TestOrderWithLines(t *testing.T) {
@@ -156,9 +155,7 @@ func TestScarceBaskets(t *testing.T) {
 			t.Errorf("%s was refused %s, and there is enough of all of it", a.orderID, a.order.Lines)
 		}
 	}
-	if len(outcomes) != 2 || outcomes["completednone"] == 0 || outcomes["failedout_of_stock"] == 0 {
-		t.Errorf("outcomes: %v", outcomes)
-	}
+	assert.True(t, len(outcomes) == 2 && outcomes["completednone"] != 0 && outcomes["failedout_of_stock"] != 0, "outcomes", outcomes)
 	assert.Equal(t, value[int](t, b.Pool, `SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()`), 0, "deadlocks")
 	proveBooks(t, b.Pool)
 	b.verifies(t)
@@ -198,9 +195,7 @@ func TestLinesThatComeBack(t *testing.T) {
 	order, err := b.engine.Orders.Get(t.Context(), "short")
 	assert.NoError(t, err)
 	isNow(t, order, fsm.Completed)
-	if !strings.Contains(string(order.Lines), `"tea"`) {
-		t.Errorf("%s", order.Lines)
-	}
+	assert.Contains(t, string(order.Lines), `"tea"`, order.Lines)
 	b.stock(t, "cup", orders.Stock{Item: "cup", OnHand: 4, Sold: 1, Tracked: true})
 	b.verifies(t)
 }
@@ -224,13 +219,9 @@ func TestLinesAtAProvider(t *testing.T) {
 			rows := value[string](t, s.Pool, `SELECT string_agg(concat_ws(' ', line, item, quantity, executor, state), ', ' ORDER BY line) FROM books.reservations`)
 			assert.Equal(t, rows, fmt.Sprintf("1 cup 1 %s sold, 2 tea 2 %[1]s sold", reserved))
 			page, _, err := s.engine.Orders.List(t.Context(), orders.Filter{Item: "cup", Limit: 10})
-			if err != nil || len(page) != 1 {
-				t.Errorf("%d orders for the cup: %v", len(page), err)
-			}
+			assert.True(t, err == nil && len(page) == 1, len(page), "orders for the cup", err)
 			for _, e := range s.sim.Books("basket") {
-				if e.Item != "" || len(e.Lines) != 2 || e.Lines[0].Item != "tea" {
-					t.Errorf("sent: %+v", e.Subject)
-				}
+				assert.True(t, e.Item == "" && len(e.Lines) == 2 && e.Lines[0].Item == "tea", "sent", e.Subject)
 			}
 			if strings.Contains(policy, "confirm") {
 				isNow(t, s.process(t, basket("declined", units("cup", 1), units("decline@confirm", 1))), fsm.Failed)

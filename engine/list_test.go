@@ -1,7 +1,6 @@
 package engine_test
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -200,9 +199,7 @@ func TestListLooksAtSomeOrders(t *testing.T) {
 		if f.Oldest {
 			slices.Reverse(want)
 		}
-		if !reflect.DeepEqual(pages, want) {
-			t.Errorf("%+v: %q", f, pages)
-		}
+		assert.True(t, reflect.DeepEqual(pages, want), f, pages)
 	}
 	if page, next, err := b.engine.Orders.List(t.Context(), orders.Filter{Item: "lamp", Limit: 10}); len(page) != 0 || next != 0 || err != nil {
 		t.Errorf("among orders for something else: %d, next %d, %v", len(page), next, err)
@@ -211,9 +208,7 @@ func TestListLooksAtSomeOrders(t *testing.T) {
 		Request: engine.Request{Verb: orders.Cancel, DryRun: true},
 		Filter:  &orders.Filter{AmountFrom: new(decimal.MustParse("100")), Limit: 10},
 	})
-	if err != nil || len(found) != 2 {
-		t.Errorf("in bulk: %+v, %v", found, err)
-	}
+	assert.True(t, err == nil && len(found) == 2, "in bulk", found, err)
 	// Those that are due first are others than those with the lowest numbers.
 	b.exec(t, `UPDATE orders SET hold = 'retry', hold_reason = NULL, due_at = now() + interval '12 hours' - make_interval(secs => order_no)`)
 	b.overviewCuts(t, "all wait for a retry", map[string]int64{"retry": orders.CountsMost})
@@ -269,9 +264,7 @@ func (b *bundle) listsShowWhatGetShows(t *testing.T) {
 	} {
 		f.Limit = 200
 		page, _ := b.list(t, f)
-		if len(page) == 0 {
-			t.Errorf("%+v shows nothing", f)
-		}
+		assert.True(t, len(page) != 0, f, "shows nothing")
 		for _, order := range page {
 			b.sameAsStored(t, order)
 		}
@@ -315,9 +308,7 @@ func TestListCursor(t *testing.T) {
 				seen[order.OrderID]++
 			}
 		}
-		if len(seen) < came {
-			t.Errorf("%+v: %d of %d orders", f, len(seen), came)
-		}
+		assert.True(t, len(seen) >= came, f, len(seen), "of", came, "orders")
 		for _, in := range requests("there", there) {
 			assert.Equal(t, seen[in.OrderID], 1, f, in.OrderID, "seen times")
 		}
@@ -368,13 +359,9 @@ func TestTransitions(t *testing.T) {
 		for _, tr := range page {
 			fmt.Fprint(&got, tr.Seq)
 		}
-		if got.String() != c.want || err != nil {
-			t.Errorf("%+v: %s, %v, want %s", c.span, got.String(), err, c.want)
-		}
+		assert.True(t, got.String() == c.want && err == nil, c.span, got.String(), err, c.want)
 	}
-	if _, err := b.engine.Orders.Transitions(t.Context(), "nobody's", orders.Span{Limit: 10}); !errors.Is(err, orders.ErrNotFound) {
-		t.Error(err)
-	}
+	assert.ErrorIs(t, assert.Err(b.engine.Orders.Transitions(t.Context(), "nobody's", orders.Span{Limit: 10})), orders.ErrNotFound)
 	assert.ErrorIs(t, assert.Err(b.engine.Orders.Get(t.Context(), "nobody's")), orders.ErrNotFound)
 }
 

@@ -114,9 +114,7 @@ func TestPoliciesAreKnown(t *testing.T) {
 		t.Errorf("version 3 is %v, %v", p, known)
 	}
 	assert.Equal(t, s.versions(), []int32{1, 2}, "versions")
-	if s.said.Len() > 0 {
-		t.Errorf("said %s", s.said)
-	}
+	assert.True(t, s.said.Len() == 0, "said", s.said)
 }
 
 // TestPolicyCommittedAfterAHigherVersion is about a version whose transaction commits after that
@@ -196,9 +194,7 @@ func TestPoliciesKeepWhatTheyKnowWithoutADatabase(t *testing.T) {
 	s.isActive(1)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := s.load(ctx); err == nil {
-		t.Error("no error")
-	}
+	assert.True(t, s.load(ctx) != nil, "no error")
 	if version, p := s.active(); version == nil || *version != 1 || p == nil {
 		t.Errorf("active is %v, %v", version, p)
 	}

@@ -73,16 +73,12 @@ func TestProcessNew(t *testing.T) {
 		o.Fence != 1 || o.Seq != 4 || o.Owner != nil || o.DueAt != nil || o.FinishedAt == nil {
 		t.Errorf("%+v", o)
 	}
-	if order.ChargedAt == nil || order.ReservedAt == nil || order.RefundedAt != nil || order.ReleasedAt != nil {
-		t.Errorf("%+v", order)
-	}
-	if !strings.Contains(value[string](t, b.Pool, `SELECT metadata::text FROM books.orders`), `"cart": "7"`) {
-		t.Error("the metadata is not stored")
-	}
+	assert.True(t, order.ChargedAt != nil && order.ReservedAt != nil && order.RefundedAt == nil && order.ReleasedAt == nil, order)
+	assert.Contains(t, value[string](t, b.Pool, `SELECT metadata::text FROM books.orders`), `"cart": "7"`,
+		"the metadata is not stored")
 	b.sameAsStored(t, b.process(t, request("defaults")))
-	if defaults := value[string](t, b.Pool, `SELECT currency || quantity FROM books.orders WHERE order_id = 'defaults'`); defaults != "USD1" {
-		t.Errorf("defaults are %s", defaults)
-	}
+	assert.Equal(t, value[string](t, b.Pool, `SELECT currency || quantity FROM books.orders WHERE order_id = 'defaults'`), "USD1",
+		"defaults")
 	proveBooks(t, b.Pool)
 }
 
@@ -109,9 +105,8 @@ func TestProcessKnown(t *testing.T) {
 			}
 		})
 	}
-	if order, err := deref(other.Process(t.Context(), request("pounds"))); err != nil || order.Currency != "GBP" {
-		t.Errorf("%v %+v", err, order)
-	}
+	order, err := deref(other.Process(t.Context(), request("pounds")))
+	assert.True(t, err == nil && order.Currency == "GBP", err, order)
 }
 
 func TestProcessConflict(t *testing.T) {
@@ -144,9 +139,8 @@ func TestConflictIsToldAtOnce(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var conflict *orders.Conflict
-	if _, err := b.engine.Process(ctx, other); !errors.As(err, &conflict) || ctx.Err() != nil {
-		t.Errorf("got %v", err)
-	}
+	_, err := b.engine.Process(ctx, other)
+	assert.True(t, errors.As(err, &conflict) && ctx.Err() == nil, err)
 }
 
 // atOnce sends requests from a goroutine each and counts the answers.
@@ -174,9 +168,8 @@ func TestProcessAtOnce(t *testing.T) {
 	t.Run("fifty callers with one id make one run", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		if completed, conflicts := b.atOnce(t, slices.Repeat([]engine.Input{request("one")}, 50)); completed != 50 || conflicts != 0 {
-			t.Errorf("%d completed, %d conflicts", completed, conflicts)
-		}
+		completed, conflicts := b.atOnce(t, slices.Repeat([]engine.Input{request("one")}, 50))
+		assert.True(t, completed == 50 && conflicts == 0, completed, "completed", conflicts, "conflicts")
 		if admitted, moves := b.engine.Stats.Admitted.Load(), b.engine.Stats.Moves.Load(); admitted != 1 || moves != 3 {
 			t.Errorf("%d admitted, %d moves", admitted, moves)
 		}
@@ -187,9 +180,8 @@ func TestProcessAtOnce(t *testing.T) {
 		b := setup(t)
 		other := request("one")
 		other.Amount = decimal.MustParse("1")
-		if completed, conflicts := b.atOnce(t, slices.Repeat([]engine.Input{request("one"), other}, 25)); completed != 25 || conflicts != 25 {
-			t.Errorf("%d completed, %d conflicts", completed, conflicts)
-		}
+		completed, conflicts := b.atOnce(t, slices.Repeat([]engine.Input{request("one"), other}, 25))
+		assert.True(t, completed == 25 && conflicts == 25, completed, "completed", conflicts, "conflicts")
 		b.counts(t, 1, `SELECT count(*) FROM books.charges`)
 	})
 }
@@ -220,9 +212,7 @@ func TestProcessUnfinished(t *testing.T) {
 			order, err := inVain(t, func(ctx context.Context) (orders.Order, error) {
 				return deref(b.engine.Process(ctx, request("elsewhere")))
 			})
-			if err != nil || order.Status != fsm.Reserving || order.ChargedAt == nil {
-				t.Errorf("%v %+v", err, order)
-			}
+			assert.True(t, err == nil && order.Status == fsm.Reserving && order.ChargedAt != nil, err, order)
 			b.sameAsStored(t, order)
 		})
 		g.advance(t, fsm.Completed, "elsewhere")
@@ -236,9 +226,8 @@ func TestProcessUnfinished(t *testing.T) {
 		if _, err := b.engine.Process(ctx, request("left")); err != nil && !errors.Is(err, context.Canceled) {
 			t.Error(err) // no error: the order was faster than the caller
 		}
-		if order := b.process(t, request("left")); order.Status != fsm.Completed || order.Seq != 4 {
-			t.Errorf("%+v", order)
-		}
+		order := b.process(t, request("left"))
+		assert.True(t, order.Status == fsm.Completed && order.Seq == 4, order)
 	})
 	t.Run("one that was left behind is finished by whoever asks", func(t *testing.T) {
 		t.Parallel()
@@ -248,9 +237,8 @@ func TestProcessUnfinished(t *testing.T) {
 			g.admit(t, time.Minute, "left behind")
 			g.advance(t, state, "left behind")
 			g.letGo(t, "left behind")
-			if order := b.process(t, request("left behind")); order.Status != fsm.Completed || order.Fence != 2 {
-				t.Errorf("left %s: %+v", state, order)
-			}
+			order := b.process(t, request("left behind"))
+			assert.True(t, order.Status == fsm.Completed && order.Fence == 2, "left", state, order)
 			proveBooks(t, b.Pool)
 		}
 	})
@@ -259,9 +247,8 @@ func TestProcessUnfinished(t *testing.T) {
 		b := setup(t)
 		b.hold(t, fsm.Reserving, "held")
 		b.writesNothing(t, func() {
-			if order := b.process(t, request("held")); order.Status != fsm.Reserving || text(order.Hold) != "paused" {
-				t.Errorf("%+v", order)
-			}
+			order := b.process(t, request("held"))
+			assert.True(t, order.Status == fsm.Reserving && text(order.Hold) == "paused", order)
 		})
 	})
 }
@@ -275,9 +262,7 @@ func TestAdmit(t *testing.T) {
 	}
 	reaches(t, b.Pool, "stored", "completed")
 	order, err = deref(b.engine.Admit(t.Context(), request("stored")))
-	if err != nil || order.Status != fsm.Completed {
-		t.Errorf("%v %+v", err, order)
-	}
+	assert.True(t, err == nil && order.Status == fsm.Completed, err, order)
 }
 
 func TestTurnedAway(t *testing.T) {
@@ -295,9 +280,8 @@ func TestTurnedAway(t *testing.T) {
 		}()
 		eventually(t, "the first is in memory", func() bool { return b.engine.InFlight() == 1 })
 		b.writesNothing(t, func() {
-			if o, err := deref(b.engine.Process(t.Context(), request("known"))); err != nil || o.Status != fsm.Completed {
-				t.Errorf("an order that is stored: %s, %v", o.Status, err)
-			}
+			o, err := deref(b.engine.Process(t.Context(), request("known")))
+			assert.True(t, err == nil && o.Status == fsm.Completed, "an order that is stored", o.Status, err)
 			assert.ErrorIs(t, assert.Err(b.engine.Process(t.Context(), request("too many"))), orders.ErrOverloaded)
 		})
 		assert.Equal(t, b.engine.Stats.Overloaded.Load(), 1, "counted")
@@ -348,14 +332,12 @@ func TestAmounts(t *testing.T) {
 		in := engine.Input{OrderID: amount, Amount: decimal.MustParse(amount), Item: "widget"}
 		if strings.HasPrefix(amount, "9007") { // the limit of a float64, and over ours
 			_, err := b.engine.Process(t.Context(), in)
-			if n := value[int](t, b.Pool, `SELECT count(*) FROM orders WHERE order_id = $1`, amount); err == nil || n != 0 {
-				t.Errorf("%s: %v, stored %d times", amount, err, n)
-			}
+			n := value[int](t, b.Pool, `SELECT count(*) FROM orders WHERE order_id = $1`, amount)
+			assert.True(t, err != nil && n == 0, amount, err, "stored", n, "times")
 			continue
 		}
-		if order := b.process(t, in); order.Status != fsm.Completed || order.Amount.String() != amount {
-			t.Errorf("%s: told %s", amount, order.Amount)
-		}
+		order := b.process(t, in)
+		assert.True(t, order.Status == fsm.Completed && order.Amount.String() == amount, amount, "told", order.Amount)
 		in.OrderID, in.Item = amount+" refunded", "none"
 		b.process(t, in)
 		for query, want := range map[string]string{

@@ -201,9 +201,8 @@ func TestSchemaChangesUnderOrders(t *testing.T) {
 				t.Errorf("it says of itself: %v", err)
 			}
 			assert.ErrorIs(t, assert.Err(e.Process(t.Context(), request("one more"))), engine.ErrNotMigrated, "a new order")
-			if n := value[int](t, b.Pool, `SELECT count(*) FROM orders AS o WHERE o.hold IS NOT NULL OR o.take_overs > 0`); n > 0 {
-				t.Errorf("%d orders were blamed, or claimed in vain", n)
-			}
+			n := value[int](t, b.Pool, `SELECT count(*) FROM orders AS o WHERE o.hold IS NOT NULL OR o.take_overs > 0`)
+			assert.True(t, n == 0, n, "orders were blamed, or claimed in vain")
 			b.exec(t, c.mend) // nobody moves orders now
 			eventually(t, "the orders are completed", b.answers(t, many+1,
 				`SELECT count(*) FROM orders AS o WHERE o.status = 'completed'`))
@@ -225,9 +224,8 @@ func TestRowsThatCannotBeRead(t *testing.T) {
 	eventually(t, "a move is under way", func() bool { return atMove.Load() == 1 })
 	b.exec(t, `UPDATE orders SET seq = seq + 1 WHERE order_id = 'lost'`)
 	b.exec(t, `ALTER VIEW full_orders RENAME COLUMN charged_at TO made_at`)
-	if _, err := b.engine.Process(t.Context(), request("ended")); !errors.Is(err, orders.ErrUnavailable) {
-		t.Errorf("the caller who comes again: %v", err)
-	}
+	assert.ErrorIs(t, assert.Err(b.engine.Process(t.Context(), request("ended"))), orders.ErrUnavailable,
+		"the caller who comes again")
 	release()
 	comeAgain(t, answers, 1)
 	eventually(t, "no order is kept", func() bool {
@@ -252,9 +250,8 @@ func TestTriggerThatCannotRun(t *testing.T) {
 		return errors.Is(err, engine.ErrNotMigrated) && strings.Contains(err.Error(), "42P01")
 	})
 	eventually(t, "they are tried again", func() bool { return strings.Count(log.String(), "can't run on this schema") == 3 })
-	if took := time.Since(began); took < 3*time.Second {
-		t.Errorf("tried three times within %v", took)
-	}
+	took := time.Since(began)
+	assert.True(t, took >= 3*time.Second, "tried three times within", took)
 	b.exec(t, `DROP TRIGGER broken ON charges`)
 	eventually(t, "the orders are completed", b.answers(t, 0,
 		`SELECT count(*) FROM orders AS o WHERE o.status <> 'completed'`))
@@ -300,25 +297,16 @@ func TestReadyBelievesAProof(t *testing.T) {
 	b := setupWith(t, byCallers)
 	assert.NoError(t, b.engine.Ready(t.Context()))
 	b.exec(t, `ALTER TABLE transitions RENAME COLUMN actor TO who`)
-	if err := b.engine.Ready(t.Context()); err != nil {
-		t.Errorf("a moment later nobody has met it yet: %v", err)
-	}
-	if _, err := b.engine.Process(t.Context(), request("one")); err != nil {
-		t.Errorf("an order that does not meet it: %v", err)
-	}
+	assert.NoError(t, b.engine.Ready(t.Context()), "a moment later nobody has met it yet")
+	assert.NoError(t, assert.Err(b.engine.Process(t.Context(), request("one"))), "an order that does not meet it")
 	if _, err := b.engine.Orders.Transitions(t.Context(), "one", orders.Span{Before: 9, Limit: 10}); !errors.Is(err, orders.ErrUnavailable) {
 		t.Errorf("a statement that meets it: %v", err)
 	}
-	if err := b.engine.Ready(t.Context()); !errors.Is(err, engine.ErrNotMigrated) || !strings.Contains(err.Error(), `column "actor"`) {
-		t.Errorf("once it was met: %v", err)
-	}
-	if _, err := b.engine.Process(t.Context(), request("two")); err != nil {
-		t.Errorf("orders go on as long as their statements can run: %v", err)
-	}
+	err := b.engine.Ready(t.Context())
+	assert.True(t, errors.Is(err, engine.ErrNotMigrated) && strings.Contains(err.Error(), `column "actor"`), "once it was met", err)
+	assert.NoError(t, assert.Err(b.engine.Process(t.Context(), request("two"))), "orders go on as long as their statements can run")
 	b.exec(t, `ALTER TABLE transitions RENAME COLUMN who TO actor`)
-	if err := b.engine.Ready(t.Context()); err != nil {
-		t.Errorf("mended: %v", err)
-	}
+	assert.NoError(t, b.engine.Ready(t.Context()), "mended")
 }
 
 // plants are what a role makes that may do no more than create in public, which is everybody on PostgreSQL 14. Each of them
@@ -415,9 +403,8 @@ func (b *bundle) work(t *testing.T) {
 	refund := engine.Request{Verb: orders.Refund, OrderID: "sold", Actor: "ann", Reason: "broken", RequestID: "one",
 		ChargeOperation: &engine.ChargeOperation{Amount: new(decimal.MustParse("1"))}}
 	b.do(t, refund)
-	if found, _, err := b.engine.Orders.List(t.Context(), orders.Filter{Limit: 10}); err != nil || len(found) != 10 {
-		t.Errorf("%d orders: %v", len(found), err)
-	}
+	found, _, err := b.engine.Orders.List(t.Context(), orders.Filter{Limit: 10})
+	assert.True(t, err == nil && len(found) == 10, len(found), "orders", err)
 	if _, err := b.engine.Orders.Waiting(t.Context(), b.engine.Backlog()); err != nil {
 		t.Error(err)
 	}

@@ -49,9 +49,7 @@ func TestRefundByLine(t *testing.T) {
 				t.Helper()
 				_, err := s.anyone().Do(t.Context(), refundOf("refused", lines...))
 				refusal, _ := errors.AsType[*orders.NotApplicable](err)
-				if refusal == nil || refusal.Code != code {
-					t.Errorf("%+v: %v, want %s", lines, err, code)
-				}
+				assert.True(t, refusal != nil && refusal.Code == code, lines, err, code)
 			}
 			refunds := func(want string, q engine.Request) {
 				t.Helper()
@@ -105,9 +103,7 @@ func TestUnitsOfAFailedRefund(t *testing.T) {
 	s.faults(t)
 	_, err := s.engine.Do(t.Context(), refundOf("b", all))
 	refusal, _ := errors.AsType[*orders.NotApplicable](err)
-	if refusal == nil || refusal.Code != orders.RefusedRestockTooLarge {
-		t.Error(err)
-	}
+	assert.True(t, refusal != nil && refusal.Code == orders.RefusedRestockTooLarge, err)
 	all.Restock = false
 	s.refundsAre(t, s.do(t, refundOf("b", all)), "1 failed 85.00, 2 done 85.00")
 	s.stock(t, "tea", orders.Stock{Item: "tea", OnHand: 10, Sold: 3, Tracked: true, Version: 3})

@@ -62,9 +62,8 @@ func TestOneOrderManyCallers(t *testing.T) {
 	var after []time.Duration
 	for range 49 {
 		a := <-answers
-		if a.err != nil || a.order.Status != "completed" || a.order.ChargedAt == nil || a.order.ReservedAt == nil {
-			t.Errorf("told %s, charged %v, reserved %v: %v", a.order.Status, a.order.ChargedAt, a.order.ReservedAt, a.err)
-		}
+		assert.True(t, a.err == nil && a.order.Status == "completed" && a.order.ChargedAt != nil && a.order.ReservedAt != nil,
+			"told", a.order.Status, "charged", a.order.ChargedAt, "reserved", a.order.ReservedAt, a.err)
 		after = append(after, a.at.Sub(finished))
 	}
 	assert.Equal(t, value[int](t, b.Pool, `SELECT count(*) FROM books.charges`), 1, "charges")
@@ -73,9 +72,8 @@ func TestOneOrderManyCallers(t *testing.T) {
 	extra, asked := others[0].Sent()+others[1].Sent(), time.Since(began)
 	t.Logf("%d statements of the other replicas; answers %v after the last move at the median, %v at the most", extra, after[24], after[48])
 	// A replica asks in pauses that grow to a quarter of a second, for all its callers at once.
-	if most := 40 + 2*int64(asked/(200*time.Millisecond)); int64(extra) > most {
-		t.Errorf("%d statements within %v", extra, asked)
-	}
+	most := 40 + 2*int64(asked/(200*time.Millisecond))
+	assert.True(t, int64(extra) <= most, extra, "statements within", asked)
 }
 
 // TestOneOrderTwice sends two versions of an order to three replicas at once, 10 times each.
@@ -134,9 +132,7 @@ func TestWatchUnderLoad(t *testing.T) {
 		select {
 		case a := <-answers:
 			t.Logf("told after %v", time.Since(start))
-			if a.err != nil || a.order.Status != "completed" {
-				t.Errorf("told %s: %v", a.order.Status, a.err)
-			}
+			assert.True(t, a.err == nil && a.order.Status == "completed", "told", a.order.Status, a.err)
 			return
 		default:
 			b.engine.WakeWatcher()
@@ -250,13 +246,11 @@ func TestStopWhileWatching(t *testing.T) {
 	answers := ask(t, e, request("one"))
 	eventually(t, "the caller waits", func() bool { return e.InFlight() == 1 })
 	stop(t, e)
-	if a := <-answers; a.err != nil || a.order.Status != "charging" || *a.order.Owner != g.owner {
-		t.Errorf("told %s: %v", a.order.Status, a.err)
-	}
+	a := <-answers
+	assert.True(t, a.err == nil && a.order.Status == "charging" && *a.order.Owner == g.owner, "told", a.order.Status, a.err)
 	assert.ErrorIs(t, assert.Err(e.Process(t.Context(), request("two"))), orders.ErrStopping, "after the stop")
-	if _, err := e.Do(t.Context(), engine.Request{Verb: orders.Cancel, OrderID: "one"}); !errors.Is(err, orders.ErrStopping) {
-		t.Errorf("cancel after the stop: %v", err)
-	}
+	assert.ErrorIs(t, assert.Err(e.Do(t.Context(), engine.Request{Verb: orders.Cancel, OrderID: "one"})), orders.ErrStopping,
+		"cancel after the stop")
 	b.counts(t, 1, `SELECT count(*) FROM books.transitions`)
 }
 

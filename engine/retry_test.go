@@ -58,9 +58,7 @@ func TestRedrive(t *testing.T) {
 		b.process(t, request("order"))
 		b.setStock(t, "widget", 1)
 		o := b.do(t, asked(orders.Retry))
-		if o.Status != fsm.Completed || o.Generation != 1 || o.FailureCode != nil {
-			t.Errorf("%+v", o)
-		}
+		assert.True(t, o.Status == fsm.Completed && o.Generation == 1 && o.FailureCode == nil, o)
 		b.sameAsStored(t, o)
 		b.verified(t)
 	})
@@ -72,9 +70,8 @@ func TestRedrive(t *testing.T) {
 		for generation := range int32(3) {
 			q := asked(orders.Retry)
 			q.Generation = &generation
-			if o := b.do(t, q); o.Status != fsm.Failed || o.Generation != generation+1 || text(o.FailureCode) != "out_of_stock" {
-				t.Errorf("%+v", o)
-			}
+			o := b.do(t, q)
+			assert.True(t, o.Status == fsm.Failed && o.Generation == generation+1 && text(o.FailureCode) == "out_of_stock", o)
 		}
 		b.verified(t)
 	})
@@ -102,9 +99,7 @@ func TestRedrive(t *testing.T) {
 		for i := range 20 {
 			callers.Go(func() {
 				o, err := []*engine.Engine{b.engine, other}[i%2].Do(t.Context(), q)
-				if err != nil || o.Status != fsm.Failed || o.Generation != 1 {
-					t.Errorf("%v, %s of generation %d", err, o.Status, o.Generation)
-				}
+				assert.True(t, err == nil && o.Status == fsm.Failed && o.Generation == 1, err, o.Status, "of generation", o.Generation)
 			})
 		}
 		callers.Wait()
@@ -280,9 +275,8 @@ func TestRetryWithAnotherPaymentMethod(t *testing.T) {
 		}
 	}
 	in.PaymentMethod = "four"
-	if _, err := s.engine.Process(t.Context(), in); !errors.As(err, new(*orders.Conflict)) {
-		t.Errorf("asked for with one that it never had: %v", err)
-	}
+	_, err := s.engine.Process(t.Context(), in)
+	assert.True(t, errors.As(err, new(*orders.Conflict)), "asked for with one that it never had", err)
 }
 
 // A request id stands for one request. Whoever sends it with another payment method is not told that this one was used.
@@ -332,9 +326,8 @@ func TestAnotherPaymentMethodIsRefused(t *testing.T) {
 		in := request("order")
 		in.PaymentMethod = "one"
 		b.process(t, in)
-		if _, err := b.Pool.Exec(t.Context(), `UPDATE orders SET payment_method = 'another'`); err == nil {
-			t.Error("it was changed behind the order's back")
-		}
+		assert.True(t, assert.Err(b.Pool.Exec(t.Context(), `UPDATE orders SET payment_method = 'another'`)) != nil,
+			"it was changed behind the order's back")
 	})
 	t.Run("and the same one changes nothing", func(t *testing.T) {
 		t.Parallel()

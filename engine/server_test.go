@@ -117,9 +117,8 @@ func TestCallersLeaveNoWaitingProcesses(t *testing.T) {
 		}
 		callers.Wait()
 	}
-	if n := value[int](t, watcher, waitForStandby); n > poolSize {
-		t.Errorf("%d server processes wait for a pool of %d connections", n, poolSize)
-	}
+	n := value[int](t, watcher, waitForStandby)
+	assert.True(t, n <= poolSize, n, "server processes wait for a pool of", poolSize, "connections")
 }
 
 // TestReadsWaitForTheStandby has many callers read an order under way, whose steps a failover to the standby would undo.
@@ -173,9 +172,7 @@ func TestBehindPooler(t *testing.T) {
 			t.Fatal(list, err)
 		}
 		for _, m := range list {
-			if !m.Applied {
-				t.Errorf("%s is not applied", m.Name)
-			}
+			assert.True(t, m.Applied, m.Name, "is not applied")
 		}
 	})
 }
@@ -192,9 +189,8 @@ func completesBehindPooler(t *testing.T, mode string) {
 	b.completes(t, ask(t, b.engine, requests("order", 500)...), 500)
 	answers := ask(t, b.engine, withItem("few", requests("few", 20))...)
 	for range 20 {
-		if a := <-answers; a.err != nil || !a.order.Status.Final() {
-			t.Errorf("%s: told %s: %v", a.orderID, a.order.Status, a.err)
-		}
+		a := <-answers
+		assert.True(t, a.err == nil && a.order.Status.Final(), a.orderID, "told", a.order.Status, a.err)
 	}
 	proveBooks(t, b.Pool)
 }

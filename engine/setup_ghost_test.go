@@ -93,9 +93,7 @@ func (g *ghost) letGo(t testing.TB, orderIDs ...string) {
 		numbers = append(numbers, order.OrderNo)
 	}
 	released, err := g.query.LeasesRelease(t.Context(), db.LeasesReleaseParams{OrderNos: numbers, Owner: g.owner})
-	if err != nil || len(released) != len(orderIDs) {
-		t.Fatalf("%d of %d orders released: %v", len(released), len(orderIDs), err)
-	}
+	assert.True(t, err == nil && len(released) == len(orderIDs), len(released), "of", len(orderIDs), "orders released", err)
 }
 
 // claim takes orders over whose lease has ended, with a lease that has ended as well.
@@ -106,7 +104,5 @@ func (g *ghost) claim(t testing.TB, orderIDs ...string) {
 		numbers = append(numbers, order.OrderNo)
 	}
 	claimed, err := g.query.LeasesClaim(t.Context(), db.LeasesClaimParams{OrderNos: numbers, Owner: g.owner})
-	if err != nil || len(claimed) != len(orderIDs) {
-		t.Fatalf("%d of %d orders claimed: %v", len(claimed), len(orderIDs), err)
-	}
+	assert.True(t, err == nil && len(claimed) == len(orderIDs), len(claimed), "of", len(orderIDs), "orders claimed", err)
 }

@@ -123,12 +123,9 @@ func (s *shop) faults(t testing.TB, short ...string) {
 func (s *shop) audit(t testing.TB) {
 	t.Helper()
 	report, err := books.Verify(context.WithoutCancel(t.Context()), s.Pool, books.Options{})
-	if err != nil || !report.OK() {
-		t.Errorf("the books: %v\n%+v", err, report)
-	}
-	if sum := s.sim.Summary(); !sum.OK() {
-		t.Errorf("at the provider: %+v", sum)
-	}
+	assert.True(t, err == nil && report.OK(), "the books", err, report)
+	sum := s.sim.Summary()
+	assert.True(t, sum.OK(), "at the provider", sum)
 	s.provider.mu.Lock()
 	defer s.provider.mu.Unlock()
 	assert.Equal(t, s.provider.faults, nil, "at the endpoint")

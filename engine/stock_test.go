@@ -157,9 +157,7 @@ func TestStockList(t *testing.T) {
 	}
 	page, err := b.engine.Orders.StockList(t.Context(), "b", 2)
 	want := []orders.Stock{{Item: "b b", OnHand: 3, Tracked: true, Version: 1}, {Item: "c", OnHand: 4, Tracked: true, Version: 1}}
-	if err != nil || !slices.Equal(page, want) {
-		t.Errorf("%v\nis   %+v\nwant %+v", err, page, want)
-	}
+	assert.True(t, err == nil && slices.Equal(page, want), err, "is", page, want)
 }
 
 // allItems walks along the list.
@@ -189,9 +187,7 @@ func TestOutOfStock(t *testing.T) {
 		text(o.Outcome) != "failed" || o.FinishedAt == nil {
 		t.Errorf("%+v", o)
 	}
-	if order.ChargedAt == nil || order.RefundedAt == nil || order.ReservedAt != nil || order.ReleasedAt != nil {
-		t.Errorf("%+v", order)
-	}
+	assert.True(t, order.ChargedAt != nil && order.RefundedAt != nil && order.ReservedAt == nil && order.ReleasedAt == nil, order)
 	in.OrderID, in.Quantity = "fits", 2
 	isNow(t, b.process(t, in), fsm.Completed)
 	b.stock(t, "widget", orders.Stock{Item: "widget", Sold: 2, Tracked: true})
@@ -231,12 +227,8 @@ func TestNeverOversold(t *testing.T) {
 	}
 	callers.Wait()
 	stock, err := b.engine.Orders.StockOf(t.Context(), "widget")
-	if err != nil || stock.OnHand != int64(50-sold) || stock.Reserved != 0 {
-		t.Errorf("sold %d, left %+v, %v", sold, stock, err)
-	}
-	if stock.OnHand >= int64(smallest) {
-		t.Errorf("%d are left, and an order for %d was refused", stock.OnHand, smallest)
-	}
+	assert.True(t, err == nil && stock.OnHand == int64(50-sold) && stock.Reserved == 0, "sold", sold, "left", stock, err)
+	assert.True(t, stock.OnHand < int64(smallest), stock.OnHand, "are left, and an order for", smallest, "was refused")
 	units := value[int32](t, b.Pool, `SELECT sum(quantity)::integer FROM books.reservations WHERE state = 'sold'`)
 	assert.Equal(t, units, sold, "units sold in the books, callers were told")
 	proveBooks(t, b.Pool)
@@ -249,9 +241,7 @@ func (b *bundle) stock(t testing.TB, item string, want orders.Stock) {
 	if want.Version == 0 { // that of as many sales as there were batches
 		want.Version = got.Version
 	}
-	if err != nil || got != want {
-		t.Errorf("%v\nis   %+v\nwant %+v", err, got, want)
-	}
+	assert.True(t, err == nil && got == want, err, "is", got, want)
 }
 
 // adjustment is one of somebody who says why.
@@ -350,13 +340,10 @@ func TestStockChangeWhoseAnswerIsLost(t *testing.T) {
 					times = 2 // a request id is known again
 				}
 				for range times {
-					if stock, err := b.engine.ChangeStock(t.Context(), change(item)); err != nil || stock.OnHand != 7 || stock.Version != 2 {
-						t.Errorf("%s: %+v, %v", item, stock, err)
-					}
+					stock, err := b.engine.ChangeStock(t.Context(), change(item))
+					assert.True(t, err == nil && stock.OnHand == 7 && stock.Version == 2, item, stock, err)
 				}
-				if !once.Load() {
-					t.Errorf("%s: not sent", item)
-				}
+				assert.True(t, once.Load(), item, "not sent")
 			}
 		}
 	}
@@ -429,9 +416,8 @@ func TestLockedStockIsNoBottleneck(t *testing.T) {
 			`SELECT count(*) FROM books.orders AS o WHERE o.item = 'hot' AND o.status = 'reserving'`))
 		b.completes(t, ask(t, b.engine, requests(fmt.Sprint("cold ", i), 1)...), 1)
 	}
-	if n := reserves.Load(); n != 2+rounds {
-		t.Errorf("%d sets came to the stock rows, want %d: two of the first order, and one of each order of another item", n, 2+rounds)
-	}
+	assert.Equal(t, reserves.Load(), 2+rounds,
+		"sets came to the stock rows", "two of the first order, and one of each order of another item")
 	goOn()
 	unlock()
 	for _, answers := range hot {
@@ -486,9 +472,8 @@ func TestLockedStockRowRemote(t *testing.T) {
 		return value[int](t, s.Pool, `SELECT count(*) FROM orders WHERE item = $1 AND status = 'completed'`, item)
 	}
 	eventually(t, "those of the free item are completed", func() bool { return completed("free") == 16 })
-	if n := completed("locked"); n > 0 {
-		t.Errorf("%d completed although their stock was locked", n)
-	}
+	n := completed("locked")
+	assert.True(t, n == 0, n, "completed although their stock was locked")
 	unlock()
 	eventually(t, "the others are, too", func() bool { return completed("locked") == 4 })
 }
@@ -518,7 +503,6 @@ func TestStockThatNobodyWaitsForIsNotSet(t *testing.T) {
 	for n := range 20 { // whatever was to be sent is sent before these are answered
 		assert.NoError(t, assert.Err(setStock(t.Context(), busy, fmt.Sprint("other ", n), 1)))
 	}
-	if is := value[int64](t, b.Pool, `SELECT on_hand FROM inventory WHERE item = 'widget'`); is != 1000 {
-		t.Errorf("1000 were set last, and answered; there are %d", is)
-	}
+	assert.Equal(t, value[int64](t, b.Pool, `SELECT on_hand FROM inventory WHERE item = 'widget'`), 1000,
+		"1000 were set last, and answered; there")
 }

@@ -175,9 +175,7 @@ func TestStripeDisputes(t *testing.T) {
 		return s.reportDispute(t, secret, fmt.Sprintf(`"created":1790000000,"data":{"object":{"object":"dispute",
 			"id":"dp_1","charge":"ch_1","payment_intent":%q,"status":%q,"amount":250,"currency":%q,"reason":"fraudulent"}}`, intent, status, currency))
 	}
-	if err := send("whsec_of_somebody_else", "pi_1", "lost", "usd"); !errors.Is(err, engine.ErrSignature) {
-		t.Error(err)
-	}
+	assert.ErrorIs(t, send("whsec_of_somebody_else", "pi_1", "lost", "usd"), engine.ErrSignature)
 	for _, report := range [][3]string{
 		{"pi_1", "needs_response", "usd"}, {"pi_1", "under_review", "usd"}, {"pi_1", "lost", "usd"}, {"pi_1", "lost", "usd"},
 		{"pi_2", "lost", "usd"}, {"pi_1", "won", "eur"}, {"", "won", "usd"},
@@ -191,9 +189,7 @@ func TestStripeDisputes(t *testing.T) {
 	}
 	found, _, err := s.engine.Orders.Search(t.Context(), "ch_1", 2)
 	assert.NoError(t, err)
-	if len(found) != 1 || found[0].Order.OrderID != "o" || found[0].Matched != "disputeCharge" {
-		t.Errorf("%+v", found)
-	}
+	assert.True(t, len(found) == 1 && found[0].Order.OrderID == "o" && found[0].Matched == "disputeCharge", found)
 }
 
 // reportDispute sends an event about a dispute.
@@ -217,9 +213,7 @@ func TestDisputeBeforeItsCharge(t *testing.T) {
 			"id":"dp_1","charge":"ch_1","payment_intent":"pi_1","status":"needs_response","amount":250,"currency":"usd"}}`, at.Unix()))
 	}
 	assert.NoError(t, report(time.Now().Add(-time.Hour)))
-	if err := report(time.Now()); !errors.Is(err, orders.ErrUnavailable) {
-		t.Errorf("while an order is being charged: %v", err)
-	}
+	assert.ErrorIs(t, report(time.Now()), orders.ErrUnavailable, "while an order is being charged")
 	b.set("succeeded")
 	payload, signature := s.event(t, "o", "whsec_of_stripes_hook")
 	assert.NoError(t, s.engine.StripeEvent(t.Context(), payload, signature))
@@ -243,7 +237,6 @@ func TestRefundKnowsTheCharge(t *testing.T) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	creations := slices.Index(b.requests, "POST ")
-	if slices.Contains(b.requests[creations+1:], "POST ") || !slices.Contains(b.requests, "POST /v1/refunds") {
-		t.Errorf("asked for: %s", strings.Join(b.requests, ", "))
-	}
+	assert.True(t, !slices.Contains(b.requests[creations+1:], "POST ") && slices.Contains(b.requests, "POST /v1/refunds"),
+		"asked for", strings.Join(b.requests, ", "))
 }

@@ -41,9 +41,8 @@ confirm: {executor: simulator, url: SIM}`)
 		"pawl_batch_orders":               {"fenced_answer": 0},
 	})
 	s.counts(t, 5, `SELECT count(*) FROM orders WHERE ended_as = 'completed'`)
-	if got := metric(t, registry, "pawl_batch_orders", "admit"); got < 6 {
-		t.Errorf("%v batches were admitted", got)
-	}
+	got := metric(t, registry, "pawl_batch_orders", "admit")
+	assert.True(t, got >= 6, got, "batches were admitted")
 }
 
 // counted checks metrics by their names and labels.
@@ -128,9 +127,7 @@ func TestOrdersThatNobodyTakesUp(t *testing.T) {
 		}
 		return waiting.Overdue > 0
 	})
-	if waiting.Overdue.Round(time.Minute) != time.Hour || waiting.Unfinished.Round(time.Minute) != 2*time.Hour {
-		t.Errorf("%+v", waiting)
-	}
+	assert.True(t, waiting.Overdue.Round(time.Minute) == time.Hour && waiting.Unfinished.Round(time.Minute) == 2*time.Hour, waiting)
 	b.exec(t, `UPDATE orders SET due_at = now() + interval '1 hour' WHERE order_id = 'newer'`)
 	eventually(t, "it is seen no more", func() bool { return b.engine.Backlog().Overdue == 0 })
 }
@@ -210,9 +207,8 @@ func TestOverview(t *testing.T) {
 	v, err := s.engine.Orders.Overview(t.Context(), s.engine.Backlog())
 	assert.NoError(t, err)
 	for _, count := range v.Statuses {
-		if n := value[int64](t, s.Pool, `SELECT count(*) FROM orders WHERE status = $1`, string(count.Status)); count.Orders != n || count.More {
-			t.Errorf("%+v, want %d", count, n)
-		}
+		n := value[int64](t, s.Pool, `SELECT count(*) FROM orders WHERE status = $1`, string(count.Status))
+		assert.True(t, count.Orders == n && !count.More, count, n)
 	}
 	oldest := value[string](t, s.Pool, `SELECT order_id FROM orders WHERE ended_as IS NULL ORDER BY order_no LIMIT 1`)
 	if len(v.Statuses) != len(fsm.States()) || v.Oldest == nil || v.Oldest.OrderID != oldest || text(v.Oldest.Hold) != "approval" || v.Held["attention"].Orders != 1 {
@@ -256,7 +252,5 @@ func TestTheLogSaysWhyAnOrderIsHeld(t *testing.T) {
 	log := &dbtest.Log{}
 	startEngine(t, database.URL, engine.Config{RecoveryInterval: often, Log: slog.New(slog.NewTextHandler(log, nil))})
 	eventually(t, "it is held", func() bool { return strings.Contains(log.String(), "order held") })
-	if !strings.Contains(log.String(), `reason="taken over three times without a move"`) {
-		t.Error(log.String())
-	}
+	assert.Contains(t, log.String(), `reason="taken over three times without a move"`)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pawl/engine"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -173,9 +174,8 @@ func TestClockWithoutItsAnswer(t *testing.T) { //nolint:tparallel // one proxy l
 		t.Run(fmt.Sprintf("a late effect, %v", f), func(t *testing.T) { s.undoesLateWithLoss(t, fmt.Sprintf("undone, %v", f), f) })
 	}
 	s.proxy.On(nil)
-	if sum := s.sim.Summary(); !sum.OK() {
-		t.Errorf("at the provider: %+v", sum)
-	}
+	sum := s.sim.Summary()
+	assert.True(t, sum.OK(), "at the provider", sum)
 	proveBooks(t, s.Pool)
 }
 

@@ -289,9 +289,8 @@ func TestAVoidSaysNothingAboutTheCharge(t *testing.T) {
 		s.until(t, "order", "failed")
 		retry(t, s)
 		held := s.until(t, "order", "retry")
-		if held.InDoubtSince != nil || held.Generation != 1 {
-			t.Errorf("generation %d, in doubt since %v", held.Generation, held.InDoubtSince)
-		}
+		assert.True(t, held.InDoubtSince == nil && held.Generation == 1,
+			"generation", held.Generation, "in doubt since", held.InDoubtSince)
 		return s
 	}
 	ledger := asked(orders.Retry)
@@ -316,9 +315,7 @@ func TestAVoidThatKillsItsDriverIsHeld(t *testing.T) {
 	for calls := 0; ; calls++ {
 		o := g.stored(t, "one")[0]
 		if o.Hold != nil {
-			if calls != 4 || o.InDoubtSince != nil {
-				t.Errorf("held after %d calls, in doubt since %v", calls, o.InDoubtSince)
-			}
+			assert.True(t, calls == 4 && o.InDoubtSince == nil, "held after", calls, "calls, in doubt since", o.InDoubtSince)
 			return
 		}
 		rows, err := g.query.CallsBegin(t.Context(), db.CallsBeginParams{OrderNos: []int64{o.OrderNo}, Expected: o.Status, Fence: o.Fence, Seq: o.Seq,
@@ -344,9 +341,8 @@ func TestStopKeepsTheAgeOfADoubt(t *testing.T) {
 	} {
 		do(t, s)
 	}
-	if o := s.get(t, "order"); o.ChargeInDoubt == nil || !*o.ChargeInDoubt {
-		t.Error("the charge is shown as one that was made")
-	}
+	o := s.get(t, "order")
+	assert.True(t, o.ChargeInDoubt != nil && *o.ChargeInDoubt, "the charge is shown as one that was made")
 	s.faults(t)
 }
 
@@ -369,9 +365,7 @@ func answered(outcome string) act {
 	return func(t *testing.T, s *shop) {
 		t.Helper()
 		r, err := s.engine.Answer(t.Context(), s.tokenOf(t, "order"), engine.CallbackResult{Outcome: outcome})
-		if err != nil || !r.Accepted {
-			t.Fatalf("%s: %+v, %v", outcome, r, err)
-		}
+		assert.True(t, err == nil && r.Accepted, outcome, r, err)
 	}
 }
 

@@ -52,9 +52,7 @@ func (b *bundle) verified(t testing.TB) {
 	report, err := books.Verify(t.Context(), b.Pool, books.Options{})
 	assert.NoError(t, err)
 	for _, check := range report.Checks {
-		if check.Violations > 0 {
-			t.Errorf("%s: %+v", check.Name, check)
-		}
+		assert.True(t, check.Violations == 0, check.Name, check)
 	}
 }
 
@@ -99,9 +97,7 @@ func TestVerbsWithoutTheirAnswer(t *testing.T) {
 					order, err = deref(b.engine.Process(t.Context(), request("order")))
 				}
 			}
-			if err != nil || order.Status != fsm.Completed {
-				t.Errorf("%v %s", err, order.Status)
-			}
+			assert.True(t, err == nil && order.Status == fsm.Completed, err, order.Status)
 			b.verified(t)
 		})
 	}
@@ -123,16 +119,13 @@ func TestVerbsOnLockedRows(t *testing.T) {
 			}
 		})
 		callers.Go(func() {
-			if _, err := setStock(t.Context(), b.engine, "shelf", 6); !errors.Is(err, orders.ErrUnavailable) {
-				t.Errorf("stock of a locked item: %v", err)
-			}
+			assert.ErrorIs(t, assert.Err(setStock(t.Context(), b.engine, "shelf", 6)), orders.ErrUnavailable, "stock of a locked item")
 		})
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience) // the locks are there until the callers have left
 	defer cancel()
-	if o, err := deref(b.engine.Process(ctx, request("free"))); err != nil || o.Status != fsm.Completed {
-		t.Errorf("another order meanwhile: %v %s", err, o.Status)
-	}
+	o, err := deref(b.engine.Process(ctx, request("free")))
+	assert.True(t, err == nil && o.Status == fsm.Completed, "another order meanwhile", err, o.Status)
 	callers.Wait()
 }
 
@@ -234,9 +227,7 @@ func TestVerbsApplyWhereTheyAreListed(t *testing.T) {
 		listed[verb] = v.appliesWhereListed(t, verb) || listed[verb]
 	}
 	for _, verb := range orders.Verbs {
-		if !listed[verb] {
-			t.Errorf("%s applies to nothing", verb)
-		}
+		assert.True(t, listed[verb], verb, "applies to nothing")
 	}
 }
 
@@ -274,9 +265,8 @@ func (v *verdict) appliesWhereListed(t *testing.T, verb orders.Verb) (applies bo
 	if verb == orders.Cancel && !applies && v.err == nil && text(v.before.StopRequested) == "cancel" && seq == v.before.Seq {
 		return false // it waits with the one under way
 	}
-	if applies != (v.err == nil) || applies != (seq == v.before.Seq+1) {
-		t.Errorf("%s: listed %t, answered %v, seq %d to %d", id, applies, v.err, v.before.Seq, seq)
-	}
+	assert.True(t, applies == (v.err == nil) && applies == (seq == v.before.Seq+1),
+		id, "listed", applies, "answered", v.err, "seq", v.before.Seq, "to", seq)
 	if applies && v.said != string(verb)+" ann a test" {
 		t.Errorf("%s: the history says %q", id, v.said)
 	}
@@ -329,9 +319,7 @@ func (b *bundle) refused(t testing.TB, q engine.Request, code string) {
 		b.writesNothing(t, func() {
 			_, err := b.engine.Do(context.WithoutCancel(t.Context()), q)
 			var refusal *orders.NotApplicable
-			if !errors.As(err, &refusal) || refusal.Code != code || refusal.Error() == "" {
-				t.Errorf("%s %q: %v, want %s", q.Verb, q.OrderID, err, code)
-			}
+			assert.True(t, errors.As(err, &refusal) && refusal.Code == code && refusal.Error() != "", q.Verb, q.OrderID, err, code)
 		})
 	}
 }
@@ -345,9 +333,8 @@ func TestApproval(t *testing.T) {
 		t.Helper()
 		in := request("order")
 		in.SubmittedBy = "token:shop"
-		if why := text(s.process(t, in).HoldReason); !strings.HasPrefix(why, "another_approver: ") {
-			t.Errorf("held with %q, which does not tell who can't approve it", why)
-		}
+		why := text(s.process(t, in).HoldReason)
+		assert.True(t, strings.HasPrefix(why, "another_approver: "), "held with", why, "which does not tell who can't approve it")
 	}
 	oneDecides := func(t *testing.T, s *shop) {
 		t.Helper()

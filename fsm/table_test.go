@@ -45,14 +45,10 @@ func TestEdges(t *testing.T) {
 			}
 		}
 		for _, e := range Edges() {
-			if !declared[e] {
-				t.Errorf("%v is not declared", e)
-			}
+			assert.True(t, declared[e], e, "is not declared")
 			delete(declared, e)
 		}
-		if len(declared) > 0 {
-			t.Errorf("not compiled: %v", declared)
-		}
+		assert.True(t, len(declared) == 0, "not compiled", declared)
 	})
 	t.Run("are the only legal pairs", func(t *testing.T) {
 		t.Parallel()
@@ -69,9 +65,7 @@ func TestEdges(t *testing.T) {
 	t.Run("the answer is the caller's to change", func(t *testing.T) {
 		t.Parallel()
 		Edges()[0], States()[0], Steps()[0] = Edge{}, "", ""
-		if Edges()[0] != written[0] || States()[0] != Pending || Steps()[0] != Charge {
-			t.Error("a caller changed the machine")
-		}
+		assert.True(t, Edges()[0] == written[0] && States()[0] == Pending && Steps()[0] == Charge, "a caller changed the machine")
 	})
 }
 
@@ -97,9 +91,7 @@ func TestStates(t *testing.T) {
 		t.Parallel()
 		seen := reachable(Pending)
 		for _, s := range States() {
-			if !slices.Contains(seen, s) {
-				t.Errorf("%s is not reached", s)
-			}
+			assert.True(t, slices.Contains(seen, s), s, "is not reached")
 		}
 	})
 	t.Run("what is done and undone is said of the right ones", func(t *testing.T) {
@@ -110,9 +102,7 @@ func TestStates(t *testing.T) {
 				t.Errorf("%s: final %v, undoing %v, known %v", s, s.Final(), s.Undoing(), s.Known())
 			}
 		}
-		if State("").Known() || State("Pending").Known() {
-			t.Error("another word is known")
-		}
+		assert.True(t, !State("").Known() && !State("Pending").Known(), "another word is known")
 	})
 }
 
@@ -140,9 +130,7 @@ func TestCompileRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			defer func() {
-				if recover() == nil {
-					t.Error("compiled")
-				}
+				assert.True(t, recover() != nil, "compiled")
 			}()
 			compile(events)
 		})
@@ -151,9 +139,8 @@ func TestCompileRefuses(t *testing.T) {
 
 func TestLookUpAllocatesNothing(t *testing.T) { //nolint:paralleltest // allocations are counted for the whole process
 	n := testing.AllocsPerRun(1000, func() {
-		if _, ok := EventOf(Refunding, Canceled); !ok || Legal(Completed, Pending) || Canceled.Undoing() {
-			t.Error("wrong answer")
-		}
+		_, ok := EventOf(Refunding, Canceled)
+		assert.True(t, ok && !Legal(Completed, Pending) && !Canceled.Undoing(), "wrong answer")
 	})
 	assert.Equal(t, n, 0, "allocations a look-up")
 }
@@ -191,9 +178,8 @@ func TestDuties(t *testing.T) {
 		}
 	}
 	for _, step := range Steps() {
-		if s := DoneIn(step); s.Step() != step || s.Undoing() {
-			t.Errorf("%s is done in %q", step, s)
-		}
+		s := DoneIn(step)
+		assert.True(t, s.Step() == step && !s.Undoing(), step, "is done in", s)
 	}
 	assert.Equal(t, DoneIn(""), "", "no step is done in")
 }
@@ -206,16 +192,13 @@ func TestOutcomesAreTheEdges(t *testing.T) {
 		if e.Event == Redrive {
 			continue // a person's, of a final state
 		}
-		if !slices.ContainsFunc(outcomes, func(o Outcome) bool { return e.From.Leads(o, e.To) }) {
-			t.Errorf("%v is no outcome", e)
-		}
+		assert.True(t, slices.ContainsFunc(outcomes, func(o Outcome) bool { return e.From.Leads(o, e.To) }), e, "is no outcome")
 	}
 	for s, d := range duties {
 		for o, events := range d.outcomes {
 			for _, event := range events {
-				if _, ok := target(s, event); !ok {
-					t.Errorf("%s, %s: the machine has no edge for %s", s, o, event)
-				}
+				_, ok := target(s, event)
+				assert.True(t, ok, s, o, "the machine has no edge for", event)
 			}
 		}
 	}
@@ -225,17 +208,13 @@ func TestOutcomesAreTheEdges(t *testing.T) {
 func TestScanBytes(t *testing.T) { //nolint:paralleltest // it counts what all goroutines allocate
 	for _, text := range []string{"charging", "completed", "gone", ""} {
 		var s State
-		if err := s.ScanBytes([]byte(text)); err != nil || string(s) != text {
-			t.Errorf("%q: %q, %v", text, s, err)
-		}
+		err := s.ScanBytes([]byte(text))
+		assert.True(t, err == nil && string(s) == text, text, s, err)
 	}
 	s, completed := Pending, []byte("completed")
-	if s.ScanBytes(nil) == nil || s != Pending {
-		t.Errorf("NULL is %q", s)
-	}
-	if n := testing.AllocsPerRun(100, func() { _ = s.ScanBytes(completed) }); n > 0 {
-		t.Errorf("%v pieces of memory", n)
-	}
+	assert.True(t, s.ScanBytes(nil) != nil && s == Pending, "NULL is", s)
+	n := testing.AllocsPerRun(100, func() { _ = s.ScanBytes(completed) })
+	assert.True(t, n <= 0, n, "pieces of memory")
 }
 
 // The library walks along events, the table is asked for pairs of states. Whatever

@@ -133,9 +133,7 @@ func wantForbidden(t *testing.T, a answer, rule rule) {
 	t.Helper()
 	p := a.wantProblem(t, http.StatusForbidden, "forbidden")
 	for _, role := range rule.roles {
-		if !strings.Contains(p.Detail, string(role)) {
-			t.Errorf("%q does not name %s", p.Detail, role)
-		}
+		assert.Contains(t, p.Detail, string(role), role)
 	}
 }
 
@@ -167,9 +165,7 @@ func TestEveryRuleHasARoute(t *testing.T) {
 		}
 	}
 	defer func() {
-		if recover() == nil {
-			t.Error("a route without a rule is served")
-		}
+		assert.True(t, recover() != nil, "a route without a rule is served")
 	}()
 	s.handle("GET /new", func(http.ResponseWriter, *http.Request) {})
 }
@@ -205,9 +201,7 @@ func TestTheFirstTokenClosesTheService(t *testing.T) {
 	b.guard(t)
 	const order = `{"orderId":"order-1","amount":1,"item":"widget"}`
 	b.process(t, order).wantStatus(t, http.StatusOK)
-	if health := b.get(t, "/health"); !strings.Contains(health.body, HowToClose) {
-		t.Errorf("it does not say that it is open: %s", health.body)
-	}
+	assert.Contains(t, b.get(t, "/health").body, HowToClose, "it does not say that it is open")
 	query := db.New(b.Pool)
 	if _, err := access.Create(t.Context(), query, access.Template{Name: "shop", Roles: access.Roles{access.Submit},
 		Lifetime: time.Hour, Actor: "test"}); err != nil {
@@ -237,9 +231,8 @@ func TestHealthIsForEverybody(t *testing.T) {
 		if name == "read" {
 			want = `{"status":"ok","version":"` + version.Number + `"}`
 		}
-		if a := ask(name); a.status != http.StatusOK || strings.TrimSpace(a.body) != want {
-			t.Errorf("with %s: %d %s", name, a.status, a.body)
-		}
+		a := ask(name)
+		assert.True(t, a.status == http.StatusOK && strings.TrimSpace(a.body) == want, "with", name, a.status, a.body)
 	}
 	b.exec(t, `DROP TABLE charge_operations CASCADE`)
 	for name := range sent {
@@ -265,9 +258,7 @@ func TestDenialsAreLogged(t *testing.T) {
 	} {
 		rows := b.count(t, `SELECT count(*) FROM books.access_log WHERE address = '127.0.0.1' AND `+where)
 		times := b.count(t, `SELECT coalesce(sum(times), 0) FROM books.access_log WHERE `+where)
-		if rows == 0 || rows > 2 || times != 20 {
-			t.Errorf("%s: %d rows of %d denials", where, rows, times)
-		}
+		assert.True(t, rows != 0 && rows <= 2 && times == 20, where, rows, "rows of", times, "denials")
 	}
 	if n := b.count(t, `SELECT count(*) FROM access_log AS l WHERE strpos(l::text, $1) > 0`, sent["submit"][len("Bearer pawl_")+10:]); n != 0 {
 		t.Error("a token is in the log")
@@ -308,17 +299,14 @@ func TestWhoAmI(t *testing.T) {
 		if access.AllRoles.Has(access.Role(name)) {
 			want, as = access.Roles{access.Role(name)}, "token:only-"+name
 		}
-		if c.Name != as || !slices.Equal(c.Roles, want) || c.Open {
-			t.Errorf("with %s: %+v", name, c)
-		}
+		assert.True(t, c.Name == as && slices.Equal(c.Roles, want) && !c.Open, "with", name, c)
 		for operation, rule := range rules {
 			may := len(want) > 0 && rule.roles.Has(want[0]) && operation != "GET /metrics" && operation != "health"
 			assert.Equal(t, slices.Contains(c.Operations, operation), may, "with", name, operation, !may, "in what it may do")
 		}
 	}
-	if n := b.count(t, `SELECT count(*) FROM books.access_log WHERE operation = 'getCaller'`); n != 0 {
-		t.Error("a question was logged as denied")
-	}
+	assert.Equal(t, b.count(t, `SELECT count(*) FROM books.access_log WHERE operation = 'getCaller'`), 0,
+		"a question was logged as denied")
 }
 
 func TestWhoAmIOnAnOpenService(t *testing.T) {
@@ -334,9 +322,8 @@ func TestWhoAmIOnAnOpenService(t *testing.T) {
 		}
 	}
 	elsewhere := whoAmI(t, api, "192.0.2.7:40000")
-	if elsewhere.Name != "anonymous" || !slices.Equal(elsewhere.Operations, []string{"processOrder", "getOrder"}) {
-		t.Errorf("%+v", elsewhere)
-	}
+	assert.True(t, elsewhere.Name == "anonymous" && slices.Equal(elsewhere.Operations, []string{"processOrder", "getOrder"}),
+		elsewhere)
 	if c := whoAmI(t, api, fromHere, "X-Forwarded-For", "127.0.0.1"); len(c.Roles)+len(c.Operations) != 0 {
 		t.Errorf("through a proxy here: %+v", c)
 	}
@@ -346,10 +333,8 @@ func TestWhoAmIOnAnOpenService(t *testing.T) {
 func TestWhoAmIInABrowser(t *testing.T) {
 	t.Parallel()
 	b, cookie := signedIn(t)
-	if c := whoAmI(t, b.api, fromHere, "Cookie", cookie, "Sec-Fetch-Site", "same-origin"); c.Name != "token:maria" ||
-		!slices.Contains(c.Operations, "pauseOrder") {
-		t.Errorf("%+v", c)
-	}
+	c := whoAmI(t, b.api, fromHere, "Cookie", cookie, "Sec-Fetch-Site", "same-origin")
+	assert.True(t, c.Name == "token:maria" && slices.Contains(c.Operations, "pauseOrder"), c)
 	if c := whoAmI(t, b.api, fromHere, "Cookie", cookie, "Sec-Fetch-Site", "cross-site"); c.Name != "anonymous" || len(c.Operations) != 0 {
 		t.Errorf("for another site: %+v", c)
 	}

@@ -40,23 +40,18 @@ func TestBulk(t *testing.T) {
 		b.process(t, ask("done")).wantStatus(t, 200)
 		const body = `{"ids":["a","done","b","nobody's","..","a"],"onBehalfOf":"ann","reason":"all","requestId":"r"}`
 		dry := b.bulkOf(t, "retry?dryRun=true", body)
-		if n := b.count(t, `SELECT count(*) FROM books.transitions WHERE verb = 'retry'`); n != 0 || dry.Applied != 2 {
-			t.Errorf("the dry run did %d, says %+v", n, dry)
-		}
+		n := b.count(t, `SELECT count(*) FROM books.transitions WHERE verb = 'retry'`)
+		assert.True(t, n == 0 && dry.Applied == 2, "the dry run did", n, "says", dry)
 		for range 2 { // the same request again does nothing again
 			out := b.bulkOf(t, "retry", body)
 			var codes []string
 			for _, r := range out.Results {
 				codes = append(codes, fmt.Sprintf("%s %t %s", r.OrderID, r.Applied, r.Code))
 				known := r.Amount != "" && r.Currency == "USD" && r.Item != "" && r.Quantity == 1
-				if r.Applied == (r.Detail != "") || known == (r.Code == "not_found") {
-					t.Errorf("%+v", r)
-				}
+				assert.True(t, r.Applied != (r.Detail != "") && known != (r.Code == "not_found"), r)
 			}
 			want := []string{"a true ", "done false not_applicable", "b true ", "nobody's false not_found", ".. false not_found"}
-			if out.Matched != 5 || out.Applied != 2 || !slices.Equal(codes, want) {
-				t.Errorf("%+v", out)
-			}
+			assert.True(t, out.Matched == 5 && out.Applied == 2 && slices.Equal(codes, want), out)
 		}
 		if n := b.count(t, `SELECT count(*) FROM books.transitions WHERE verb = 'retry' AND on_behalf_of = 'ann' AND reason = 'all' AND request_id = 'r'`); n != 2 {
 			t.Errorf("%d rows", n)
@@ -73,9 +68,7 @@ func TestBulk(t *testing.T) {
 		b.exec(t, `UPDATE orders SET hold_reason = 'another' WHERE order_id = 'p2'`)
 		out := b.bulkOf(t, "cancel", `{"filter":{"hold":"paused","holdReason":"because","item":"widget","status":["charging","reserving"],
 			"createdFrom":"2000-01-01T00:00:00Z","limit":10}}`)
-		if out.Matched != 2 || out.Applied != 2 || out.Results[0].OrderID != "p3" || out.Results[1].OrderID != "p1" {
-			t.Errorf("%+v", out)
-		}
+		assert.True(t, out.Matched == 2 && out.Applied == 2 && out.Results[0].OrderID == "p3" && out.Results[1].OrderID == "p1", out)
 		if out := b.bulkOf(t, "resume", `{"filter":{"hold":"paused"}}`, "Idempotency-Key", "k"); out.Matched != 1 || out.Applied != 1 {
 			t.Errorf("%+v", out)
 		}
@@ -90,9 +83,8 @@ func TestBulk(t *testing.T) {
 		}
 		b.waitsFor(t, "approval", "pending", ids...)
 		list, _ := json.Marshal(ids)
-		if out := b.bulkOf(t, "approve", fmt.Sprintf(`{"ids":%s,"onBehalfOf":"ann"}`, list)); out.Applied != 100 || out.Results[99].OrderID != "large 99" {
-			t.Errorf("%d of %d", out.Applied, out.Matched)
-		}
+		out := b.bulkOf(t, "approve", fmt.Sprintf(`{"ids":%s,"onBehalfOf":"ann"}`, list))
+		assert.True(t, out.Applied == 100 && out.Results[99].OrderID == "large 99", out.Applied, "of", out.Matched)
 	})
 }
 
@@ -110,9 +102,7 @@ func TestBulkAfterALostAnswer(t *testing.T) {
 			done = append(done, fmt.Sprintf("%s %t", r.OrderID, r.Applied))
 		}
 		slices.Sort(done)
-		if out.Matched != 3 || out.Applied != 3 || !slices.Equal(done, []string{"p2 true", "p3 true", "p4 true"}) {
-			t.Errorf("%+v", out)
-		}
+		assert.True(t, out.Matched == 3 && out.Applied == 3 && slices.Equal(done, []string{"p2 true", "p3 true", "p4 true"}), out)
 	}
 	assert.Equal(t, b.count(t, `SELECT count(*) FROM books.transitions WHERE verb = 'cancel' AND request_id = 'r'`), 3, "rows")
 	if out := b.bulkOf(t, "cancel", `{"filter":{"hold":"attention"},"requestId":"other"}`); out.Matched != 0 {
@@ -156,9 +146,8 @@ func TestEveryVerbIsThereInBulk(t *testing.T) {
 		}
 		b.asksTwice(t, orders.StepResult, `{"ids":["one","two"],"onBehalfOf":"ann","reason":"the provider lost its data","requestId":"r","step":"charge","outcome":"refused","code":"lost"}`)
 		for _, id := range []string{"one", "two"} {
-			if o := b.becomes(t, id, "failed "); o.Failure == nil || o.Failure.Code != "lost" {
-				t.Errorf("%+v", o)
-			}
+			o := b.becomes(t, id, "failed ")
+			assert.True(t, o.Failure != nil && o.Failure.Code == "lost", o)
 		}
 	})
 }
@@ -167,9 +156,8 @@ func TestEveryVerbIsThereInBulk(t *testing.T) {
 func (b *bundle) asksTwice(t *testing.T, verb orders.Verb, body string) {
 	t.Helper()
 	for _, target := range []string{"?dryRun=true", "", ""} {
-		if out := b.bulkOf(t, string(verb)+target, body); out.Matched != 2 || out.Applied != 2 {
-			t.Errorf("%s: %+v", target, out)
-		}
+		out := b.bulkOf(t, string(verb)+target, body)
+		assert.True(t, out.Matched == 2 && out.Applied == 2, target, out)
 	}
 	if n := b.count(t, `SELECT count(*) FROM books.transitions WHERE verb = $1 AND on_behalf_of = 'ann' AND request_id = 'r'`, verb); n != 2 {
 		t.Errorf("%d rows of history", n)
@@ -296,18 +284,15 @@ func TestBulkRequest(t *testing.T) {
 		SELECT order_no, seq + 1, status, status, fence, 'retry', 'local', 'r/1' FROM orders WHERE order_id = 'd'`)
 	b.exec(t, `UPDATE orders SET seq = seq + 1, hold_reason = 'retries_exhausted: 3 calls' WHERE order_id = 'd'`)
 	become(requestTotal{"done", "USD", 3, "3"}, requestTotal{"held", "USD", 1, "1"})
-	if r := read("").Results[3]; r.OrderID != "d" || r.State != "held" || r.Code != "retries_exhausted" || r.Detail != "3 calls" {
-		t.Errorf("%+v", r)
-	}
+	r := read("").Results[3]
+	assert.True(t, r.OrderID == "d" && r.State == "held" && r.Code == "retries_exhausted" && r.Detail == "3 calls", r)
 	first := read("?limit=3")
 	second := read("?limit=3&cursor=" + first.NextCursor)
-	if len(first.Results) != 3 || len(second.Results) != 1 || second.NextCursor != "" || second.Results[0].OrderID != "d" {
-		t.Errorf("%+v, then %+v", first, second)
-	}
+	assert.True(t, len(first.Results) == 3 && len(second.Results) == 1 && second.NextCursor == "" && second.Results[0].OrderID == "d",
+		first, "then", second)
 	b.get(t, "/api/requests/other?cursor="+first.NextCursor).wantProblem(t, 422, "invalid_parameter")
-	if held := read("?state=held"); len(held.Results) != 1 || held.Results[0].OrderID != "d" || held.NextCursor != "" {
-		t.Errorf("%+v", held)
-	}
+	held := read("?state=held")
+	assert.True(t, len(held.Results) == 1 && held.Results[0].OrderID == "d" && held.NextCursor == "", held)
 
 	// What was refused is told, too, until it is done, and also if nothing else was done.
 	refused := func(target string) (all []string) {
@@ -363,20 +348,16 @@ func TestBulkRefunds(t *testing.T) {
 	assert.Equal(t, b.count(t, `SELECT on_hand FROM books.inventory WHERE item = 'widget'`), 6, "on hand: five sold, one put back")
 	// By filter: what has nothing left is passed over, and the same request does nothing more.
 	for range 2 {
-		if out := b.bulkOf(t, "refund", `{"filter":{"customerId":"ann","limit":1},"reason":"recall","requestId":"f1"}`); out.Applied != 1 || out.Results[0].OrderID != "e" {
-			t.Errorf("%+v", out)
-		}
+		out := b.bulkOf(t, "refund", `{"filter":{"customerId":"ann","limit":1},"reason":"recall","requestId":"f1"}`)
+		assert.True(t, out.Applied == 1 && out.Results[0].OrderID == "e", out)
 	}
-	if out := b.bulkOf(t, "refund", `{"filter":{"customerId":"ann","limit":1},"reason":"recall","requestId":"f2"}`); out.Applied != 1 || out.Results[0].OrderID != "d" {
-		t.Errorf("%+v", out)
-	}
+	out := b.bulkOf(t, "refund", `{"filter":{"customerId":"ann","limit":1},"reason":"recall","requestId":"f2"}`)
+	assert.True(t, out.Applied == 1 && out.Results[0].OrderID == "d", out)
 	if out := b.bulkOf(t, "refund", `{"filter":{"customerId":"ann"},"reason":"recall","requestId":"f3"}`); out.Matched != 0 {
 		t.Errorf("%+v", out)
 	}
 	page := b.get(t, "/api/requests/f1")
-	if !strings.Contains(page.body, `"totals":[{"state":"done","currency":"USD","orders":1,"amount":"6.00"}]`) {
-		t.Errorf("%s", page.body)
-	}
+	assert.Contains(t, page.body, `"totals":[{"state":"done","currency":"USD","orders":1,"amount":"6.00"}]`)
 	for body, pointer := range map[string]string{
 		`{"refunds":[{"orderId":"a"}],"requestId":"x"}`:                                                              "/reason",
 		`{"refunds":[{"orderId":"a"}],"reason":"r"}`:                                                                 "/requestId",

@@ -70,9 +70,7 @@ func TestCallback(t *testing.T) {
 		t.Errorf("%+v", o)
 	}
 	for _, shown := range []string{`"policy":1`, `"calls":1`, `"inDoubt":true`, `"resumesAt":"`, `"action":{"redirect":"https://bank.example/<3ds>"}`} {
-		if !strings.Contains(a.body, shown) {
-			t.Errorf("%s is not in %s", shown, a.body)
-		}
+		assert.Contains(t, a.body, shown)
 	}
 	post := func(body string) answer { return b.call(t, "POST "+path(), body) }
 	for body, code := range map[string]string{
@@ -96,9 +94,7 @@ func TestCallback(t *testing.T) {
 	}
 	b.accepts(t, post(`{"outcome":"done"}`), `{"accepted":false,"reason":"answered before: refused, by callback"}`)
 	o := b.process(t, `{"orderId":"o/1","amount":1,"item":"i"}`).wantStatus(t, 200)
-	if o.Status != "failed" || o.Failure.Step != "charge" || strings.Contains(o.Failure.Code, "pm_") {
-		t.Errorf("%+v, %+v", o, o.Failure)
-	}
+	assert.True(t, o.Status == "failed" && o.Failure.Step == "charge" && !strings.Contains(o.Failure.Code, "pm_"), o, o.Failure)
 }
 
 func (b *bundle) accepts(t *testing.T, a answer, body string) {
@@ -124,9 +120,7 @@ func TestCalls(t *testing.T) {
 	if o := b.process(t, body("orderId", `"o"`)).wantStatus(t, 200); o.Status != "completed" {
 		t.Errorf("%+v", o)
 	}
-	if a := b.get(t, "/api/orders/o"); !strings.Contains(a.body, `"charge":{"completed":true,"reference":"ref-1"}`) {
-		t.Error(a.body)
-	}
+	assert.Contains(t, b.get(t, "/api/orders/o").body, `"charge":{"completed":true,"reference":"ref-1"}`)
 	page := b.get(t, "/api/orders/o/calls")
 	var got struct{ Calls []call }
 	if err := json.Unmarshal([]byte(page.body), &got); err != nil || len(got.Calls) != 1 {
@@ -137,9 +131,7 @@ func TestCalls(t *testing.T) {
 		*first.Policy != 1 || first.FinishedAt.Before(first.StartedAt) {
 		t.Errorf("%+v", first)
 	}
-	if page := b.get(t, "/api/orders/o/calls?after=1&limit=1"); page.body != `{"calls":[]}` {
-		t.Error(page.body)
-	}
+	assert.Equal(t, b.get(t, "/api/orders/o/calls?after=1&limit=1").body, `{"calls":[]}`)
 	b.exec(t, `INSERT INTO step_calls (order_no, call, fence, generation, step, operation, charge_operation) SELECT order_no, -n, 1, 0, 'charge', 'refund', 1 FROM orders, generate_series(1, 3) AS n`)
 	for query, want := range map[string]string{
 		"": "[-3 -2 -1 1]", "?sort=newest": "[1 -1 -2 -3]", "?before=0": "[-3 -2 -1]", "?before=0&sort=newest&limit=2": "[-1 -2]",
@@ -148,9 +140,8 @@ func TestCalls(t *testing.T) {
 		page := b.get(t, "/api/orders/o/calls"+query)
 		var got struct{ Calls []call }
 		err := json.Unmarshal([]byte(page.body), &got)
-		if numbers := each(got.Calls, func(c *call) int32 { return c.Call }); fmt.Sprint(numbers) != want || err != nil {
-			t.Errorf("%s: %v, %v, want %s", query, numbers, err, want)
-		}
+		numbers := each(got.Calls, func(c *call) int32 { return c.Call })
+		assert.True(t, fmt.Sprint(numbers) == want && err == nil, query, numbers, err, want)
 	}
 	b.get(t, "/api/orders/o/calls?sort=down").wantProblem(t, 422, "invalid_parameter")
 	b.get(t, "/api/orders/none/calls").wantProblem(t, 404, "not_found")

@@ -145,9 +145,8 @@ func TestCallers(t *testing.T) {
 		{"[2001:db8:aaaa::5]:1", http.Header{"X-Forwarded-For": {"10.0.0.7, 10.0.0.8"}}, caller{address: addr("10.0.0.7"), forwarded: true, secure: true}},
 	} {
 		r := &http.Request{RemoteAddr: c.peer, Header: c.header}
-		if got := callerFrom(r, proxies); got != c.want {
-			t.Errorf("%s %v: %+v, want %+v", c.peer, c.header, got, c.want)
-		}
+		got := callerFrom(r, proxies)
+		assert.True(t, got == c.want, c.peer, c.header, got, c.want)
 	}
 	if access.Network(addr("2001:db8::1")) != access.Network(addr("2001:db8::2")) ||
 		access.Network(addr("2001:db8::1")) == access.Network(addr("2001:db8:0:1::1")) ||
@@ -206,9 +205,8 @@ func TestOperationsHaveAnAddress(t *testing.T) {
 	eventually(t, "health says why, to those who run the service", func() bool {
 		return strings.Contains((&bundle{api: forOperations}).get(t, "/health").body, "not migrated")
 	})
-	if a := (&bundle{api: api}).get(t, "/health"); strings.Contains(a.body, "migrated") {
-		t.Errorf("others are told %s", a.body)
-	}
+	a := (&bundle{api: api}).get(t, "/health")
+	assert.True(t, !strings.Contains(a.body, "migrated"), "others are told", a.body)
 	(&bundle{api: api}).call(t, "POST /metrics", "").wantProblem(t, 404, "unknown_route")
 	(&bundle{api: forOperations}).call(t, "POST /metrics", "").wantProblem(t, 405, "method_not_allowed")
 }
@@ -280,9 +278,8 @@ func TestAddressesThatFailTooOften(t *testing.T) {
 	if refused == 0 { // one more attempt every 3 s, so all of them in three minutes
 		t.Error("an address may fail as often as it likes")
 	}
-	if counted := counters(t, registry, "pawl_requests_limited_total")["failed-attempts"]; counted != float64(refused) {
-		t.Errorf("%v were counted of %d", counted, refused)
-	}
+	counted := counters(t, registry, "pawl_requests_limited_total")["failed-attempts"]
+	assert.True(t, counted == float64(refused), counted, "were counted of", refused)
 	guess("203.0.113.9:1234", 1).wantProblem(t, 401, "unauthenticated")
 	b.getFrom(t, "198.51.100.7:1234", "/livez").wantStatus(t, 200) // which needs none
 }
@@ -396,20 +393,15 @@ func TestOIDCCallers(t *testing.T) {
 	b.held(t, "held", nil)
 	read := b.get(t, "/api/orders", "Authorization", bearer("pawl", maria))
 	read.wantStatus(t, 200)
-	if policy := read.header.Get("RateLimit-Policy"); policy != `"requests";q=1000;w=1, "in-flight";q=20;qu="concurrent-requests"` {
-		t.Error("RateLimit-Policy", policy)
-	}
+	assert.Equal(t, read.header.Get("RateLimit-Policy"), `"requests";q=1000;w=1, "in-flight";q=20;qu="concurrent-requests"`,
+		"RateLimit-Policy")
 	b.get(t, "/api/orders", "Authorization", bearer("shop", maria)).wantProblem(t, 401, "unauthenticated")
 	lacking := b.get(t, "/api/orders", "Authorization", bearer("pawl", account{"u-17", "maria@example.com", "read"})).wantProblem(t, 403, "forbidden")
-	if !strings.Contains(lacking.Detail, "oidc:"+issuer+"#u-17") {
-		t.Error(lacking.Detail)
-	}
+	assert.Contains(t, lacking.Detail, "oidc:"+issuer+"#u-17")
 	b.get(t, "/api/orders").wantProblem(t, 401, "unauthenticated") // an issuer ends openness, on this machine, too
 	b.call(t, "POST /api/orders/held/approve", "", "Authorization", bearer("pawl", maria)).wantProblem(t, 403, "forbidden")
 	me := b.get(t, "/api/me", "Authorization", bearer("pawl", maria))
-	if !strings.Contains(me.body, `"name":"oidc:`+issuer+`#u-17","email":"maria@example.com"`) {
-		t.Error(me.body)
-	}
+	assert.Contains(t, me.body, `"name":"oidc:`+issuer+`#u-17","email":"maria@example.com"`)
 }
 
 // TestOIDCAddressIsNobody: who has, had or claims an address of somebody else, or the name of a token, does nothing in that one's
@@ -437,9 +429,8 @@ func TestOIDCAddressIsNobody(t *testing.T) {
 	}
 	assert.Equal(t, b.count(t, `SELECT count(DISTINCT submitted_by) FROM orders`), 9, "principals have sent orders")
 	b.call(t, "POST /api/orders/marias/approve", "", as(account{"e-2", "maria@shop.example", "shop"})...).wantStatus(t, 200)
-	if by := b.text(t, `SELECT string_agg(actor, ' ') FROM transitions WHERE verb = 'approve'`); by != "oidc:"+issuer+"#e-2" {
-		t.Errorf("approved by %s", by)
-	}
+	assert.Equal(t, b.text(t, `SELECT string_agg(actor, ' ') FROM transitions WHERE verb = 'approve'`), "oidc:"+issuer+"#e-2",
+		"approved by")
 }
 
 // TestOIDCLongest: the longest principal, item and request id fit together into the index by which a repeated request is known.

@@ -104,9 +104,8 @@ func TestTooManyRequests(t *testing.T) {
 	}
 	conn := dial(t, address)
 	write(t, conn, askLivez)
-	if a := readAnswer(t, bufio.NewReader(conn)); a.status != 200 || a.header.Get("Connection") == "close" {
-		t.Errorf("when it is over: %v", a)
-	}
+	a := readAnswer(t, bufio.NewReader(conn))
+	assert.True(t, a.status == 200 && a.header.Get("Connection") != "close", "when it is over", a)
 }
 
 // busyIn is how many connections have a request. One that is not accepted yet is not among them.
@@ -192,17 +191,13 @@ func TestReadersWhoStall(t *testing.T) {
 	address := serveOn(t, server)
 	conn := dial(t, address)
 	write(t, conn, askLivez)
-	if err := <-ended; err == nil {
-		t.Error("all was sent to somebody who reads nothing")
-	}
+	err := <-ended
+	assert.True(t, err != nil, "all was sent to somebody who reads nothing")
 	conn = dial(t, address)
 	write(t, conn, askLivez)
-	if a := readAnswer(t, bufio.NewReader(conn)); a.status != 200 || len(a.body) != size {
-		t.Errorf("%d, %d bytes", a.status, len(a.body))
-	}
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	a := readAnswer(t, bufio.NewReader(conn))
+	assert.True(t, a.status == 200 && len(a.body) == size, a.status, len(a.body), "bytes")
+	assert.NoError(t, <-ended)
 }
 
 // TestShares is about a caller who takes all it can get, and another one.
@@ -228,21 +223,15 @@ func TestShares(t *testing.T) {
 	held[2]() // of somebody else
 	select {
 	case err := <-waiting:
-		if err == nil {
-			t.Error("one caller has more than half")
-		}
+		assert.True(t, err != nil, "one caller has more than half")
 	case <-time.After(time.Second / 10):
 	}
 	held[0]()
-	if err := <-waiting; err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, <-waiting)
 	held[1]()
 	held[1]() // again changes nothing
 	held[3]()
-	if !all.all.TryAcquire(4) || len(all.of) != 0 {
-		t.Errorf("something was not given back: %v", all.of)
-	}
+	assert.True(t, all.all.TryAcquire(4) && len(all.of) == 0, "something was not given back", all.of)
 }
 
 // placesOf is how many places are taken.
@@ -293,9 +282,7 @@ func TestPlacesToWait(t *testing.T) {
 	}
 	eventually(t, "three quarters wait", func() bool { return taken() == 6 })
 	a := readAnswer(t, bufio.NewReader(send("other", known)))
-	if a.status != 202 || a.header.Get("Preference-Applied") != "wait=0" {
-		t.Errorf("an order that is not waited for: %v", a)
-	}
+	assert.True(t, a.status == 202 && a.header.Get("Preference-Applied") == "wait=0", "an order that is not waited for", a)
 	if a := readAnswer(t, bufio.NewReader(send("other", request("new", "Prefer: wait=60\r\n")))); a.status != 202 && a.status != 200 {
 		t.Errorf("a new order: %v", a)
 	}

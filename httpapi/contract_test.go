@@ -71,9 +71,8 @@ var unlisted = map[string]string{
 // checkAnswer holds an answer to the document.
 func checkAnswer(t testing.TB, pattern string, a answer) {
 	t.Helper()
-	if a.header.Get("X-Request-Id") == "" || a.header.Get("X-Content-Type-Options") != "nosniff" {
-		t.Errorf("%s: headers %v", pattern, a.header)
-	}
+	assert.True(t, a.header.Get("X-Request-Id") != "" && a.header.Get("X-Content-Type-Options") == "nosniff",
+		pattern, "headers", a.header)
 	if a.status >= 300 && a.status != http.StatusNotModified && a.status < 400 && pattern != "GET /{$}" {
 		t.Errorf("%s: redirects with %d", pattern, a.status)
 	}
@@ -230,9 +229,7 @@ func TestTheDocumentHasEveryParameter(t *testing.T) {
 				wanted = append(wanted, "dryRun", "If-Match", "Prefer", "Idempotency-Key")
 			}
 			for _, name := range wanted {
-				if !strings.Contains(parameters, "name:"+name+" ") {
-					t.Errorf("%s %s: %s is not documented", method, path, name)
-				}
+				assert.Contains(t, parameters, "name:"+name+" ", method, path, name)
 			}
 		}
 	}
@@ -245,9 +242,8 @@ func TestOpenAPI(t *testing.T) {
 	handler.ServeHTTP(served, httptest.NewRequest(http.MethodGet, "/openapi.yaml", nil))
 	golden, err := os.ReadFile("openapi.yaml")
 	assert.NoError(t, err)
-	if !bytes.Equal(golden, served.Body.Bytes()) {
-		t.Error("openapi.yaml is not what the types say; run go generate and review the difference")
-	}
+	assert.True(t, bytes.Equal(golden, served.Body.Bytes()),
+		"openapi.yaml is not what the types say; run go generate and review the difference")
 }
 
 // The document lists words that only the database knows: what an order can wait for, and the like.
@@ -351,9 +347,8 @@ func TestTheDocsKnowWhereTheyAre(t *testing.T) {
 		r := httptest.NewRequest(http.MethodGet, "/docs", nil)
 		r.Host = "shop.example:4567"
 		r.Header.Set("X-Forwarded-Proto", proto)
-		if a := send(t, withoutEngine().api, r); !strings.Contains(a.body, want) || strings.Contains(a.body, docsOrigin) {
-			t.Errorf("/docs does not mention %s", want)
-		}
+		a := send(t, withoutEngine().api, r)
+		assert.True(t, strings.Contains(a.body, want) && !strings.Contains(a.body, docsOrigin), "/docs does not mention", want)
 	}
 }
 
@@ -361,9 +356,8 @@ func TestVerification(t *testing.T) {
 	t.Parallel()
 	dbtest.SkipIfShort(t)
 	b := setup(t)
-	if got := b.verified(t, b.get(t, "/api/verification")); got.State != "none" || got.Report != nil {
-		t.Errorf("before the first one: %+v", got)
-	}
+	got := b.verified(t, b.get(t, "/api/verification"))
+	assert.True(t, got.State == "none" && got.Report == nil, "before the first one", got)
 	b.process(t, `{"orderId":"v-1","amount":"9.99","item":"lamp"}`).wantStatus(t, http.StatusOK)
 	started := b.call(t, "POST /api/verification", "")
 	if started.wantStatus(t, http.StatusAccepted); b.verified(t, started).StartedBy != "local" {
@@ -383,9 +377,7 @@ func TestVerification(t *testing.T) {
 			t.Errorf("check: %+v", check)
 		}
 	}
-	if wrong.Report.Right {
-		t.Error("the books are called right")
-	}
+	assert.True(t, !wrong.Report.Right, "the books are called right")
 	var all verificationPage
 	assert.NoError(t, json.Unmarshal([]byte(b.get(t, "/api/verifications").body), &all))
 	if v := all.Verifications; len(v) != 2 || v[0].State != "done" || strings.Join(v[0].Wrong, " ") != "stock" || len(v[1].Wrong) > 0 || v[0].FinishedAt == nil {
@@ -414,9 +406,7 @@ func (b *bundle) proved(t *testing.T) (out verification) {
 		if out = b.verified(t, b.get(t, "/api/verification")); out.State == "done" {
 			return out
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("no end: %+v", out)
-		}
+		assert.True(t, !time.Now().After(deadline), "no end", out)
 	}
 }
 
@@ -434,9 +424,7 @@ func TestOverviewOnTheWire(t *testing.T) {
 		a := b.get(t, target)
 		a.wantStatus(t, http.StatusOK)
 		for _, want := range wants {
-			if !strings.Contains(a.body, want) {
-				t.Errorf("%s: %s is not in %s", target, want, a.body)
-			}
+			assert.Contains(t, a.body, want, target)
 		}
 	}
 }

@@ -62,14 +62,11 @@ func TestFirstEventsAfterAPause(t *testing.T) {
 		b.exec(t, `UPDATE event_relay SET wanted_until = NULL`)
 		cursor := b.eventsAt(t, "?after=latest").NextCursor
 		b.process(t, fmt.Sprintf(`{"orderId":"o-%d","amount":"9.99","item":"widget"}`, i)).wantStatus(t, 200)
-		if page := b.eventsAt(t, query+cursor); len(page.Events) == 0 {
-			t.Errorf("%s: no event", query)
-		}
+		assert.True(t, len(b.eventsAt(t, query+cursor).Events) != 0, query, "no event")
 	}
 	page := b.eventsAt(t, "?type=stock.*")
-	if len(page.Events) != 0 || page.NextCursor != b.eventsAt(t, "?after=latest").NextCursor {
-		t.Errorf("%d events that no filter chooses, up to %s", len(page.Events), page.NextCursor)
-	}
+	assert.True(t, len(page.Events) == 0 && page.NextCursor == b.eventsAt(t, "?after=latest").NextCursor,
+		len(page.Events), "events that no filter chooses, up to", page.NextCursor)
 }
 
 func TestEventsOfOrders(t *testing.T) {
@@ -97,13 +94,9 @@ func TestEventsOfOrders(t *testing.T) {
 	text := strings.Join(bodies, "\n")
 	for _, part := range []string{`"orderId":"o-1","seq":5,"from":"completed","status":"completed","verb":"refund","amount":"9.99","currency":"USD",` +
 		`"customerId":"c-1","refund":1,"refundAmount":"2.5`, `"item":"widget","version":1,"change":5,"onHand":5,`, `"reason":"<new> & good"`} {
-		if !strings.Contains(text, part) {
-			t.Errorf("no %s in\n%s", part, text)
-		}
+		assert.Contains(t, text, part)
 	}
-	if strings.Contains(text, "pm-secret") {
-		t.Error("what is withheld comes out: ", text)
-	}
+	assert.True(t, !strings.Contains(text, "pm-secret"), "what is withheld comes out", text)
 	again := b.eventsAt(t, "")
 	for i := range again.Events {
 		assert.Equal(t, string(again.Events[i]), bodies[i], "read again it is", again.Events[i], "and was")
@@ -155,9 +148,8 @@ func openStream(t *testing.T, address, target string, header ...string) *sse {
 		head.Get("X-Request-Id") == "" {
 		t.Fatalf("%d %v", status, head)
 	}
-	if first := s.block(); len(first) != 2 || !strings.HasPrefix(first[0], "retry: ") || s.id == "" {
-		t.Errorf("it begins with %q", first)
-	}
+	first := s.block()
+	assert.True(t, len(first) == 2 && strings.HasPrefix(first[0], "retry: ") && s.id != "", "it begins with", first)
 	return s
 }
 
@@ -268,9 +260,8 @@ func TestStreamShowsLife(t *testing.T) {
 	begin := deaf.id
 	b.process(t, ask("o")).wantStatus(t, 200)
 	for deaf.id == begin {
-		if lines := deaf.block(); len(lines) != 2 || lines[0] != ":" {
-			t.Fatalf("%q", lines)
-		}
+		lines := deaf.block()
+		assert.True(t, len(lines) == 2 && lines[0] == ":", lines)
 	}
 }
 
@@ -306,9 +297,8 @@ func TestTooManyStreams(t *testing.T) {
 	for range 4 {
 		streams = append(streams, openStream(t, address, "/api/events"))
 	}
-	if _, status, head := askForStream(t, address, "/api/events"); status != http.StatusServiceUnavailable || head.Get("Retry-After") == "" {
-		t.Errorf("%d %v", status, head)
-	}
+	_, status, head := askForStream(t, address, "/api/events")
+	assert.True(t, status == http.StatusServiceUnavailable && head.Get("Retry-After") != "", status, head)
 	conn := dial(t, address)
 	write(t, conn, askLivez)
 	if a := readAnswer(t, bufio.NewReader(conn)); a.status != 200 {
@@ -390,8 +380,7 @@ func TestStreamsEndWithTheService(t *testing.T) {
 	eventually(t, "two listen", func() bool { return b.tail.Listeners() == 2 })
 	b.tail.Stop(t.Context())
 	assert.Equal(t, s.event(), "end")
-	if a := <-waiting; a.status != 200 || !strings.Contains(a.body, `"events":[]`) {
-		t.Error(a)
-	}
+	a := <-waiting
+	assert.True(t, a.status == 200 && strings.Contains(a.body, `"events":[]`), a)
 	b.get(t, "/api/events?wait=1").wantProblem(t, 503, "stopping")
 }

@@ -37,9 +37,8 @@ func TestForgottenOrder(t *testing.T) {
 		"GET /api/orders/o/deliveries": "", "POST /api/orders/o/retry": "{}", "POST /api/orders/o/refunds": `{"amount":"1.00","reason":"x","requestId":"r2"}`,
 		"POST /api/orders/o/disputes": `{"reference":"d","state":"opened","amount":"1.00"}`,
 	} {
-		if a := b.call(t, request, body); a.status != http.StatusGone || !strings.Contains(a.body, `"code":"order_forgotten"`) {
-			t.Errorf("%s: %d %s", request, a.status, a.body)
-		}
+		a := b.call(t, request, body)
+		assert.True(t, a.status == http.StatusGone && strings.Contains(a.body, `"code":"order_forgotten"`), request, a.status, a.body)
 	}
 	// A cursor of a list stays valid.
 	_, next, _ := strings.Cut(page.body, `"nextCursor":"`)

@@ -55,20 +55,17 @@ func TestCursor(t *testing.T) {
 	t.Parallel()
 	binding := []string{"orders", "completed", ""}
 	cursor := sealCursor(binding, "4711")
-	if position, ok := openCursor(binding, cursor); !ok || position != "4711" {
-		t.Errorf("%q %v", position, ok)
-	}
+	position, ok := openCursor(binding, cursor)
+	assert.True(t, ok && position == "4711", position, ok)
 	for i := range cursor {
 		changed := []byte(cursor)
 		changed[i] ^= 1
-		if _, ok := openCursor(binding, string(changed)); ok {
-			t.Errorf("taken with another character at %d", i)
-		}
+		_, ok := openCursor(binding, string(changed))
+		assert.True(t, !ok, "taken with another character at", i)
 	}
 	for _, other := range [][]string{nil, {"orders", "completed"}, {"orders", "", "completed"}, {"orders", "completed", "", ""}} {
-		if _, ok := openCursor(other, cursor); ok {
-			t.Errorf("taken for %q", other)
-		}
+		_, ok := openCursor(other, cursor)
+		assert.True(t, !ok, "taken for", other)
 	}
 }
 
@@ -115,14 +112,12 @@ func TestEveryRouteRefusesAQueryItDoesNotTake(t *testing.T) {
 		}
 		for query, fault := range refused {
 			p := b.call(t, target+"?"+query, "").wantProblem(t, 422, "invalid_parameter")
-			if len(p.Errors) != 1 || p.Errors[0].Parameter+" "+p.Errors[0].Code != fault || p.Errors[0].Detail == "" {
-				t.Errorf("%s?%s: %+v", pattern, query, p)
-			}
+			assert.True(t, len(p.Errors) == 1 && p.Errors[0].Parameter+" "+p.Errors[0].Code == fault && p.Errors[0].Detail != "",
+				pattern, "?", query, p)
 		}
 		for _, query := range []string{"%zz", "a;b"} {
-			if p := b.call(t, target+"?"+query, "").wantProblem(t, 422, "invalid_parameter"); p.Detail == "" {
-				t.Errorf("%s?%s: %+v", pattern, query, p)
-			}
+			p := b.call(t, target+"?"+query, "").wantProblem(t, 422, "invalid_parameter")
+			assert.True(t, p.Detail != "", pattern, "?", query, p)
 		}
 	}
 }
@@ -135,9 +130,7 @@ func TestAllFaultsOfAQueryAreNamed(t *testing.T) {
 		faults = append(faults, f.Parameter+" "+f.Code)
 	}
 	assert.Equal(t, strings.Join(faults, ", "), "item repeated, limit empty, stauts unknown_parameter,  unknown_parameter")
-	if !strings.Contains(p.Errors[2].Detail, "status") {
-		t.Error(p.Errors[2].Detail, "does not say what there is")
-	}
+	assert.Contains(t, p.Errors[2].Detail, "status", "does not say what there is")
 }
 
 // mistyped are dry runs that are none.
@@ -169,9 +162,7 @@ func TestAMistypedDryRunDoesNothing(t *testing.T) {
 		t.Errorf("%d orders were touched", n)
 	}
 	a := b.call(t, "POST /api/orders/large/approve?dryRun=false", `{"onBehalfOf":"ann"}`)
-	if o := a.wantStatus(t, 200); o.Status != "completed" || strings.Contains(a.body, "dryRun") {
-		t.Error(a.body)
-	}
+	assert.True(t, a.wantStatus(t, 200).Status == "completed" && !strings.Contains(a.body, "dryRun"), a.body)
 }
 
 func TestIgnoredFieldsAreNamed(t *testing.T) {
@@ -220,9 +211,7 @@ func TestMisspelledFieldsAreRefused(t *testing.T) {
 	b.held(t, "held", nil)
 	for _, request := range []string{"POST /api/orders/held/retry", "POST /api/bulk/retry"} {
 		p := b.call(t, request, `{"ids":["held"],"polcy":"active"}`).wantProblem(t, 422, "invalid_input")
-		if e := p.Errors[0]; e.Code != "misspelled" {
-			t.Errorf("%+v", p)
-		}
+		assert.Equal(t, p.Errors[0].Code, "misspelled", p)
 	}
 	wantIgnored(t, b.call(t, "POST /api/orders/held/cancel", `{"polcy":"active"}`), 200, `["polcy"]`) // it has no policy
 }
@@ -258,24 +247,19 @@ func TestRepeatedOrdersWithOtherInput(t *testing.T) {
 		}
 	}
 	for _, same := range []string{"", timed, `,"metadata":{"b":"2","a":"é"}`, `,"startAt":"` + soon + `"`, `,"metadata":{}`} {
-		if a := b.process(t, terms("timed", same), "Prefer", "respond-async"); a.status != 202 || strings.Contains(a.body, "ignoredFields") {
-			t.Errorf("%s: %d %s", same, a.status, a.body)
-		}
+		a := b.process(t, terms("timed", same), "Prefer", "respond-async")
+		assert.True(t, a.status == 202 && !strings.Contains(a.body, "ignoredFields"), same, a.status, a.body)
 	}
 	for _, orderID := range []string{"timed", "plain"} {
 		a := b.process(t, terms(orderID, `,"metadata":{"a":"1"},"colour":1`), "Prefer", "respond-async")
 		wantIgnored(t, a, a.status, `["colour","metadata"]`)
-		if a.status > 202 {
-			t.Error(a.body)
-		}
+		assert.True(t, a.status <= 202, a.body)
 	}
 }
 
 func wantIgnored(t *testing.T, a answer, status int, names string) {
 	t.Helper()
-	if a.status != status || !strings.Contains(a.body, `"ignoredFields":`+names) {
-		t.Errorf("%d %s", a.status, a.body)
-	}
+	assert.True(t, a.status == status && strings.Contains(a.body, `"ignoredFields":`+names), a.status, a.body)
 }
 
 func TestStrictHandlingRefusesUnknownFields(t *testing.T) {
@@ -291,9 +275,8 @@ func TestStrictHandlingRefusesUnknownFields(t *testing.T) {
 	}
 	b.process(t, `{"orderId":"","colour":3}`, "Prefer", "handling=strict").wantProblem(t, 422, "invalid_input")
 	b.get(t, "/api/orders/typo").wantProblem(t, 404, "not_found")
-	if a := b.process(t, ask("good"), "Prefer", "handling=strict"); a.status != 200 || a.header.Get("Preference-Applied") != "handling=strict" {
-		t.Errorf("%d %v %s", a.status, a.header, a.body)
-	}
+	a := b.process(t, ask("good"), "Prefer", "handling=strict")
+	assert.True(t, a.status == 200 && a.header.Get("Preference-Applied") == "handling=strict", a.status, a.header, a.body)
 }
 
 // Every body that is read by its names takes the preference.
@@ -307,9 +290,7 @@ func TestEveryBodyCanBeReadStrictly(t *testing.T) {
 			}
 			target := strings.ToUpper(method) + " " + targetOf(path)
 			a := b.call(t, target, `{"nonsense":{}}`, "Prefer", "handling=strict")
-			if !strings.Contains(a.body, `{"pointer":"/nonsense","code":"unknown_field"`) {
-				t.Errorf("%s: %s", target, a.body)
-			}
+			assert.Contains(t, a.body, `{"pointer":"/nonsense","code":"unknown_field"`, target)
 		}
 	}
 }
@@ -340,9 +321,7 @@ func TestDetailsOfParameters(t *testing.T) {
 		"Status=failed":          "unknown parameter; must be one of status, customerId, item, hold, holdReason, failureStep, failureCode, amountFrom, amountTo, currency, charged, refunded, authorized, voided, refund, dispute, createdFrom, createdTo, sort, limit, cursor, count, money, format; did you mean status?",
 	} {
 		p := b.get(t, "/api/orders?"+query).wantProblem(t, 422, "invalid_parameter")
-		if len(p.Errors) != 1 || p.Errors[0].Detail != detail {
-			t.Errorf("%s: %+v", query, p.Errors)
-		}
+		assert.True(t, len(p.Errors) == 1 && p.Errors[0].Detail == detail, query, p.Errors)
 	}
 }
 
@@ -353,14 +332,11 @@ func TestRequestID(t *testing.T) {
 		"abc-123": true, "a.b/c=": true, "": false, "with space": false, "line\u0085": false, "\x7f": false, strings.Repeat("x", 129): false,
 	} {
 		a := b.call(t, "GET /livez", "", "X-Request-Id", given)
-		if got := a.header.Get("X-Request-Id"); (got == given) != kept || got == "" {
-			t.Errorf("%q is answered with %q", given, got)
-		}
+		got := a.header.Get("X-Request-Id")
+		assert.True(t, (got == given) == kept && got != "", given, "is answered with", got)
 	}
 	first, second := b.call(t, "GET /livez", ""), b.call(t, "GET /livez", "")
-	if first.header.Get("X-Request-Id") == second.header.Get("X-Request-Id") {
-		t.Error("two requests have one id")
-	}
+	assert.True(t, first.header.Get("X-Request-Id") != second.header.Get("X-Request-Id"), "two requests have one id")
 }
 
 // testServer is a server whose routes a test can add to, and its log.
@@ -397,18 +373,14 @@ func TestFaultsOfTheServiceShowNoDetails(t *testing.T) {
 		a := (&bundle{api: s}).call(t, "POST /test", "", "X-Request-Id", "id-2")
 		a.wantProblem(t, 500, "internal")
 		for _, want := range []string{secret, "request_id=id-2", "headers_test.go"} {
-			if strings.Contains(a.body, secret) || !strings.Contains(logged.String(), want) {
-				t.Errorf("%s\n%s", a.body, logged)
-			}
+			assert.True(t, !strings.Contains(a.body, secret) && strings.Contains(logged.String(), want), a.body, logged)
 		}
 	})
 	t.Run("a panic of an operation of huma's", func(t *testing.T) {
 		t.Parallel()
 		s, logged := testServer(t, Config{}) // without an engine
 		(&bundle{api: s}).get(t, "/api/orders/o").wantProblem(t, 500, "internal")
-		if !strings.Contains(logged.String(), "request_id=") {
-			t.Error(logged)
-		}
+		assert.Contains(t, logged.String(), "request_id=", logged)
 	})
 	t.Run("a panic behind half an answer cuts the connection", func(t *testing.T) {
 		t.Parallel()
@@ -459,9 +431,7 @@ func TestACallerWhoHungUp(t *testing.T) {
 	cancel()
 	w := httptest.NewRecorder()
 	s.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodPost, "/test", nil))
-	if w.Body.Len() > 0 || logged.Len() > 0 {
-		t.Errorf("answered %q, logged %q", w.Body, logged)
-	}
+	assert.True(t, w.Body.Len() == 0 && logged.Len() == 0, "answered", w.Body, "logged", logged)
 	assert.Equal(t, codesOf(t, registry, "POST /test"), "499", "counted as")
 }
 
@@ -476,9 +446,7 @@ func TestMetrics(t *testing.T) {
 	b.get(t, "/api/orders/o1/nothing")
 	assert.Equal(t, codesOf(t, registry, "POST /api/orders/process"), "400 422")
 	assert.Equal(t, codesOf(t, registry, "/"), "404")
-	if a := b.get(t, "/metrics"); a.body != "metrics" {
-		t.Error(a.body)
-	}
+	assert.Equal(t, b.get(t, "/metrics").body, "metrics")
 }
 
 // codesOf lists the codes that requests of a route were counted under.
@@ -490,9 +458,7 @@ func codesOf(t *testing.T, registry *prometheus.Registry, route string) string {
 	for _, family := range families {
 		for _, metric := range family.Metric {
 			labels := labelsOf(metric)
-			if strings.Contains(labels["route"], "o1") {
-				t.Errorf("a label holds an order id: %v", labels)
-			}
+			assert.True(t, !strings.Contains(labels["route"], "o1"), "a label holds an order id", labels)
 			if family.GetName() == "http_server_request_duration_seconds" && labels["route"] == route {
 				codes = append(codes, labels["code"])
 			}

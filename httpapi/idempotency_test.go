@@ -204,12 +204,9 @@ func TestIdempotencyKeys(t *testing.T) {
 			t.Errorf("%q: %q, %v", c.given, key, err)
 		}
 	}
-	if _, err := idempotencyKey(http.Header{"Idempotency-Key": {"a", "a"}}); err == nil {
-		t.Error("two are taken for one")
-	}
-	if key, err := idempotencyKey(http.Header{}); key != "" || err != nil {
-		t.Error(key, err)
-	}
+	assert.True(t, assert.Err(idempotencyKey(http.Header{"Idempotency-Key": {"a", "a"}})) != nil, "two are taken for one")
+	key, err := idempotencyKey(http.Header{})
+	assert.True(t, key == "" && err == nil, key, err)
 }
 
 // TestWhatWasRefusedHasUsedNoKey sends a request that is refused, and then a good one with its key.
@@ -261,12 +258,9 @@ func TestWhoAsked(t *testing.T) {
 	for _, row := range rows {
 		who[row.Verb] = row.Actor + " for " + row.OnBehalfOf
 	}
-	if who["pause"] != "token:shop for " || who["resume"] != "token:desk for maria" || who[""] != "system for " {
-		t.Errorf("%q", who)
-	}
-	if n := b.count(t, `SELECT count(*) FROM books.stock_movements WHERE actor = 'token:shop' AND on_behalf_of IS NULL`); n != 1 {
-		t.Errorf("%d movements", n)
-	}
+	assert.True(t, who["pause"] == "token:shop for " && who["resume"] == "token:desk for maria" && who[""] == "system for ", who)
+	assert.Equal(t, b.count(t, `SELECT count(*) FROM books.stock_movements WHERE actor = 'token:shop' AND on_behalf_of IS NULL`), 1,
+		"movements")
 	if n := b.count(t, `SELECT count(*) FROM books.transitions WHERE order_id = 'p' AND (actor, on_behalf_of) = ('token:desk', 'maria')`); n != 1 {
 		t.Errorf("%d rows for maria", n)
 	}
@@ -312,9 +306,8 @@ func TestReusedKeySaysWhatDiffers(t *testing.T) {
 		for _, e := range p.Errors {
 			differ = append(differ, e.Pointer)
 		}
-		if got := strings.Join(differ, " "); got != c.differs || strings.Contains(a.body, "s3cret") {
-			t.Errorf("%s after %s: %s", c.second, c.first, a.body)
-		}
+		assert.True(t, strings.Join(differ, " ") == c.differs && !strings.Contains(a.body, "s3cret"),
+			c.second, "after", c.first, a.body)
 	}
 	b.call(t, "POST /api/orders/another/retry", `{}`, "Idempotency-Key", "verb")
 	if a := b.call(t, "POST /api/orders/another/cancel", `{}`, "Idempotency-Key", "verb"); !strings.Contains(a.body, "used a different verb") {
@@ -333,9 +326,7 @@ func TestMissingPreconditionsAreNamed(t *testing.T) {
 			t.Fatalf("%s: %+v", request, p)
 		}
 		for name := range strings.FieldsSeq(names) {
-			if !strings.Contains(p.Errors[0].Header+p.Errors[0].Detail, name) {
-				t.Errorf("%s: no %s in %+v", request, name, p.Errors[0])
-			}
+			assert.Contains(t, p.Errors[0].Header+p.Errors[0].Detail, name, request, p.Errors[0])
 		}
 	}
 }

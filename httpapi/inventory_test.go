@@ -45,9 +45,7 @@ func TestInventory(t *testing.T) {
 			t.Errorf("%+v", i)
 		}
 		i := b.stock(t, "widget", `{"onHand":5}`).wantStatus(t, 200)
-		if !i.Tracked || i.OnHand != 5 || i.Reserved != 0 || i.Available == nil || *i.Available != 5 {
-			t.Errorf("%+v", i)
-		}
+		assert.True(t, i.Tracked && i.OnHand == 5 && i.Reserved == 0 && i.Available != nil && *i.Available == 5, i)
 		order("o2", 2)
 		if i := b.get(t, "/api/inventory/widget").wantStatus(t, 200); i.OnHand != 3 || *i.Available != 3 {
 			t.Errorf("%+v", i)
@@ -82,9 +80,8 @@ func TestInventoryPreconditions(t *testing.T) {
 	t.Run("of another version is 412", func(t *testing.T) {
 		t.Parallel()
 		tag := b.stock(t, "versioned", `{"onHand":6}`).header.Get("ETag")
-		if read := b.get(t, "/api/inventory/versioned").header.Get("ETag"); tag == "" || read != tag {
-			t.Errorf("ETag %s, then %s", tag, read)
-		}
+		read := b.get(t, "/api/inventory/versioned").header.Get("ETag")
+		assert.True(t, tag != "" && read == tag, "ETag", tag, "then", read)
 		b.stock(t, "versioned", `{"onHand":6}`, "If-Match", tag).wantStatus(t, 200)
 		b.stock(t, "versioned", `{"onHand":7}`, "If-Match", tag).wantProblem(t, 412, "precondition_failed")
 		for _, tag := range []string{tag, `"0"`, `"-1"`} {
@@ -173,9 +170,8 @@ func TestAdjustments(t *testing.T) {
 		`{"change":1,"requestId":"5"}`: "/reason", `{"reason":"found","requestId":"5"}`: "/change",
 		`{"change":1.5,"reason":"found","requestId":"5"}`: "/change",
 	} {
-		if p := b.adjust(t, "widget", body).wantProblem(t, 422, "invalid_input"); len(p.Errors) != 1 || p.Errors[0].Pointer != pointer {
-			t.Errorf("%s: %+v", body, p.Errors)
-		}
+		p := b.adjust(t, "widget", body).wantProblem(t, 422, "invalid_input")
+		assert.True(t, len(p.Errors) == 1 && p.Errors[0].Pointer == pointer, body, p.Errors)
 	}
 	b.adjust(t, "a\x00", `{"change":1,"reason":"found","requestId":"5"}`).wantProblem(t, 422, "invalid_parameter")
 	b.stock(t, "widget", `{"onHand":4,"onBehalfOf":"bob"}`).wantStatus(t, 200)
@@ -186,12 +182,9 @@ func TestAdjustments(t *testing.T) {
 		told = append(told, fmt.Sprintf("%d %s %+d to %d by %s: %s", m.Version, m.Kind, m.Change, m.OnHand, m.Actor+m.OnBehalfOf, m.Reason))
 	}
 	want := []string{"2 adjustment -2 to 8 by local: broken", "3 adjustment +3 to 11 by local: found", "4 set -7 to 4 by localbob: "}
-	if !slices.Equal(told, want) || moves[0].RequestID != "2" || moves[2].RequestID == "" {
-		t.Errorf("%q %+v", told, moves)
-	}
-	if page := b.get(t, "/api/inventory/widget/movements?limit=1").wantStatus(t, 200).Movements; len(page) != 1 || page[0].Version != 1 {
-		t.Errorf("%+v", page)
-	}
+	assert.True(t, slices.Equal(told, want) && moves[0].RequestID == "2" && moves[2].RequestID != "", told, moves)
+	page := b.get(t, "/api/inventory/widget/movements?limit=1").wantStatus(t, 200).Movements
+	assert.True(t, len(page) == 1 && page[0].Version == 1, page)
 	if page := b.get(t, "/api/inventory/widget/movements?limit=1&sort=newest").wantStatus(t, 200).Movements; len(page) != 1 ||
 		page[0].Version != moves[len(moves)-1].Version {
 		t.Errorf("the last one: %+v", page)
@@ -211,17 +204,13 @@ func TestListInventory(t *testing.T) {
 	b := setup(t)
 	for _, name := range oddIDs {
 		b.stock(t, name, `{"onHand":1}`).wantStatus(t, 200)
-		if i := b.get(t, "/api/inventory/"+url.PathEscape(name)).wantStatus(t, 200); i.Item != name {
-			t.Errorf("asked for %q, got %q", name, i.Item)
-		}
+		assert.Equal(t, b.get(t, "/api/inventory/"+url.PathEscape(name)).wantStatus(t, 200).Item, name, "asked for")
 	}
 	seen, last, query := 0, "", ""
 	for range len(oddIDs) {
 		page := b.get(t, "/api/inventory?limit=7"+query).wantStatus(t, 200)
 		for _, i := range page.Items {
-			if i.Item <= last {
-				t.Errorf("%q behind %q", i.Item, last)
-			}
+			assert.True(t, i.Item > last, i.Item, "behind", last)
 			seen, last = seen+1, i.Item
 		}
 		if page.NextCursor == "" {

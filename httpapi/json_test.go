@@ -153,9 +153,7 @@ func TestDecodeRefusesTexts(t *testing.T) {
 			t.Parallel()
 			_, _, err := decodeInput([]byte(c.body), dollars, time.Now)
 			status, faults := faultsOf(t, err)
-			if status != 400 || len(faults) != 1 || faults[0] != c.fault {
-				t.Errorf("%d %q, want 400 with %q", status, faults, c.fault)
-			}
+			assert.True(t, status == 400 && len(faults) == 1 && faults[0] == c.fault, status, faults, "want 400 with", c.fault)
 		})
 	}
 }
@@ -257,9 +255,8 @@ func TestDecodeRefusesValues(t *testing.T) {
 			t.Parallel()
 			_, _, err := decodeInput([]byte(c.body), dollars, time.Now)
 			status, faults := faultsOf(t, err)
-			if got := strings.Join(faults, ";"); status != 422 || got != c.faults {
-				t.Errorf("%d %q, want 422 with %q", status, got, c.faults)
-			}
+			got := strings.Join(faults, ";")
+			assert.True(t, status == 422 && got == c.faults, status, got, "want 422 with", c.faults)
 		})
 	}
 }
@@ -300,9 +297,7 @@ func TestNamesThatFoldToAKnownOneAreRefused(t *testing.T) {
 	t.Parallel()
 	_, err := decodeBody(&http.Request{}, []byte(`{"reaſon":"r"}`), checkVerb[VerbBody])
 	_, faults := faultsOf(t, err)
-	if len(faults) != 1 || faults[0] != "/reason name_case" {
-		t.Error(faults)
-	}
+	assert.True(t, len(faults) == 1 && faults[0] == "/reason name_case", faults)
 }
 
 // Who reads a fault in a log has no request beside it.
@@ -328,9 +323,8 @@ func TestDetailsOfFaults(t *testing.T) {
 	_, _, err := decodeInput([]byte("{\"orderId\":\"o\",\xff\"amount\":1}"), dollars, time.Now)
 	assert.Equal(t, problemOf(err).Detail, "the body is not valid UTF-8 at byte 15")
 	_, err = decodeBody(&http.Request{}, []byte(`{"step":"pay","outcome":"done","onBehalfOf":"a","reason":"r"}`), checkVerb[stepResultBody])
-	if p := problemOf(err); len(p.Errors) != 1 || p.Errors[0].Detail != "must be one of charge, reserve, confirm" {
-		t.Errorf("%+v", p.Errors)
-	}
+	p := problemOf(err)
+	assert.True(t, len(p.Errors) == 1 && p.Errors[0].Detail == "must be one of charge, reserve, confirm", p.Errors)
 }
 
 func TestRefusalsNeverEchoTexts(t *testing.T) {
@@ -343,9 +337,8 @@ func TestRefusalsNeverEchoTexts(t *testing.T) {
 	} {
 		_, _, err := decodeInput([]byte(text), dollars, time.Now)
 		p := problemOf(err)
-		if got := fmt.Sprintf("%+v", *p); strings.Contains(got, secret) || p.Status >= 500 {
-			t.Errorf("%s is answered with %s", text, got)
-		}
+		got := fmt.Sprintf("%+v", *p)
+		assert.True(t, !strings.Contains(got, secret) && p.Status < 500, text, "is answered with", got)
 	}
 }
 
@@ -427,9 +420,7 @@ func sameAmount(t *testing.T, text, got string) {
 	}
 	want, ok := new(big.Rat).SetString(text)
 	have, ok2 := new(big.Rat).SetString(got)
-	if !ok || !ok2 || want.Cmp(have) != 0 {
-		t.Fatalf("amount %q is read as %s", text, got)
-	}
+	assert.True(t, ok && ok2 && want.Cmp(have) == 0, "amount", text, "is read as", got)
 }
 
 // FuzzParseAmount compares with the rational numbers of math/big.

@@ -20,9 +20,8 @@ func TestLines(t *testing.T) {
 		if a.wantStatus(t, 200); !strings.Contains(a.body, want) || strings.Contains(a.body, `"quantity":4`) {
 			t.Error(a.body)
 		}
-		if again := b.process(t, body); again.body != a.body || b.get(t, "/api/orders/basket").body != a.body {
-			t.Errorf("%s\n%s", again.body, a.body)
-		}
+		again := b.process(t, body)
+		assert.True(t, again.body == a.body && b.get(t, "/api/orders/basket").body == a.body, again.body, a.body)
 		p := b.process(t, strings.Replace(body, `"quantity":2`, `"quantity":3`, 1)).wantProblem(t, 409, "order_conflict")
 		if len(p.Errors) != 1 || p.Errors[0].Pointer != "/lines/0/quantity" || *p.Errors[0].Stored != "2" || *p.Errors[0].Sent != "3" {
 			t.Errorf("%+v", p.Errors)
@@ -35,9 +34,7 @@ func TestLines(t *testing.T) {
 		if one.wantStatus(t, 200); !strings.Contains(one.body, `"currency":"USD","item":"i","quantity":3,"generation"`) {
 			t.Error(one.body)
 		}
-		if same := b.process(t, `{"orderId":"one","amount":1,"item":"i","quantity":3}`); same.body != one.body {
-			t.Errorf("%s\n%s", same.body, one.body)
-		}
+		assert.Equal(t, b.process(t, `{"orderId":"one","amount":1,"item":"i","quantity":3}`).body, one.body)
 		b.process(t, `{"orderId":"one","amount":1,"lines":[{"item":"i","quantity":2}]}`).wantProblem(t, 409, "order_conflict")
 	})
 	t.Run("that are wrong are named", func(t *testing.T) {
@@ -61,13 +58,10 @@ func TestLines(t *testing.T) {
 			`"amount":1.5,"lines":[{"item":"i","amount":2},{"item":"d","kind":"discount","amount":-1}]`: "/amount not_the_sum",
 		} {
 			p := b.process(t, `{"orderId":"wrong",`+body+`}`).wantProblem(t, 422, "invalid_input")
-			if len(p.Errors) != 1 || p.Errors[0].Pointer+" "+p.Errors[0].Code != want {
-				t.Errorf("%s: %+v, want %s", body, p.Errors, want)
-			}
+			assert.True(t, len(p.Errors) == 1 && p.Errors[0].Pointer+" "+p.Errors[0].Code == want, body, p.Errors, want)
 		}
 		p := b.process(t, `{"orderId":"sum","amount":1.5,"lines":[{"item":"i","amount":2}]}`).wantProblem(t, 422, "invalid_input")
-		if d := p.Errors[0].Detail; !strings.Contains(d, "2.00") || !strings.Contains(d, "1.50") {
-			t.Error(d)
-		}
+		d := p.Errors[0].Detail
+		assert.True(t, strings.Contains(d, "2.00") && strings.Contains(d, "1.50"), d)
 	})
 }

@@ -98,9 +98,8 @@ func TestConnections(t *testing.T) {
 		b.process(t, later, "Prefer", "respond-async").wantStatus(t, 202)
 		conn := dial(t, address)
 		write(t, conn, "GET /api/orders/later?wait=30 HTTP/1.1\r\nHost: localhost\r\n\r\n")
-		if a := readAnswer(t, bufio.NewReader(conn)); a.status != 200 || !strings.Contains(a.body, `"status":"completed"`) {
-			t.Errorf("%d %s", a.status, a.body)
-		}
+		a := readAnswer(t, bufio.NewReader(conn))
+		assert.True(t, a.status == 200 && strings.Contains(a.body, `"status":"completed"`), a.status, a.body)
 		for _, wait := range []string{"-1", "61", "x", "20ss", "1m", "s"} {
 			b.get(t, "/api/orders/later?wait="+wait).wantProblem(t, 422, "invalid_parameter")
 		}
@@ -111,9 +110,8 @@ func TestConnections(t *testing.T) {
 		write(t, conn, request("p1", "")+request("p2", "")+"GET /api/orders/p1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
 		r := bufio.NewReader(conn)
 		for _, id := range []string{"p1", "p2", "p1"} {
-			if a := readAnswer(t, r); a.status != 200 || !strings.Contains(a.body, `"orderId":"`+id+`"`) {
-				t.Errorf("%s: %d %s", id, a.status, a.body)
-			}
+			a := readAnswer(t, r)
+			assert.True(t, a.status == 200 && strings.Contains(a.body, `"orderId":"`+id+`"`), id, a.status, a.body)
 		}
 	})
 	t.Run("HTTP/1.0 is understood", func(t *testing.T) {
@@ -134,9 +132,8 @@ func TestConnections(t *testing.T) {
 		t.Parallel()
 		conn := dial(t, address)
 		write(t, conn, "POST /api/orders/process HTTP/1.1\r\nHost:")
-		if rest, err := io.ReadAll(conn); err != nil || strings.Contains(string(rest), " 200 ") {
-			t.Errorf("%s %v", rest, err)
-		}
+		rest, err := io.ReadAll(conn)
+		assert.True(t, err == nil && !strings.Contains(string(rest), " 200 "), rest, err)
 	})
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"pawl/fsm"
 	"pawl/internal/orders"
+	"pawl/test/assert"
 )
 
 func anyOrder(t *rapid.T) orders.Order {
@@ -95,9 +96,8 @@ func TestStringsAreEncodedAndReadAlike(t *testing.T) {
 			t.Fatalf("%q is encoded as %s and read as %q", s, encoded, got)
 		}
 	})
-	if got := string(appendString(nil, "a\xffb\xed\xa0\x80")); got != `"a`+"\ufffd"+`b`+strings.Repeat("\ufffd", 3)+`"` || !utf8.ValidString(got) {
-		t.Errorf("bad UTF-8 is encoded as %q", got)
-	}
+	got := string(appendString(nil, "a\xffb\xed\xa0\x80"))
+	assert.True(t, got == `"a`+"\ufffd"+`b`+strings.Repeat("\ufffd", 3)+`"` && utf8.ValidString(got), "bad UTF-8 is encoded as", got)
 }
 
 func TestStepsSayWhatStands(t *testing.T) {
@@ -115,9 +115,8 @@ func TestStepsSayWhatStands(t *testing.T) {
 		{"all undone", orders.Order{ChargedAt: &at, RefundedAt: &at, ReservedAt: &at, ReleasedAt: &at},
 			steps{Charge: stepState{Undone: true}, Reserve: stepState{Undone: true}}},
 	} {
-		if got := stepsOf(&c.row); got != c.want {
-			t.Errorf("%s: %+v", c.name, got)
-		}
+		got := stepsOf(&c.row)
+		assert.True(t, got == c.want, c.name, got)
 	}
 }
 
@@ -125,9 +124,8 @@ func TestAStepUndoneInDoubtIsNotCompleted(t *testing.T) {
 	t.Parallel()
 	at, yes := time.Now(), true
 	o := orders.Order{ChargedAt: &at, ReservedAt: &at}
-	if shown := stepsOf(&o); !shown.Charge.Completed || !shown.Reserve.Completed {
-		t.Errorf("done: %+v", shown)
-	}
+	shown := stepsOf(&o)
+	assert.True(t, shown.Charge.Completed && shown.Reserve.Completed, "done", shown)
 	o.ChargeInDoubt, o.ReserveInDoubt = &yes, &yes
 	if shown := stepsOf(&o); shown.Charge.Completed || shown.Reserve.Completed {
 		t.Errorf("in doubt: %+v", shown)

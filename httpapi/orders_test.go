@@ -29,12 +29,8 @@ func TestAnyOrderIDWorks(t *testing.T) {
 			t.Parallel()
 			b.process(t, ask(id)).wantStatus(t, 200)
 			path := "/api/orders/" + url.PathEscape(id)
-			if o := b.get(t, path).wantStatus(t, 200); o.OrderID != id {
-				t.Errorf("asked for %q, got %q", id, o.OrderID)
-			}
-			if h := b.get(t, path+"/transitions").wantStatus(t, 200); len(h.Transitions) == 0 {
-				t.Error("no history")
-			}
+			assert.Equal(t, b.get(t, path).wantStatus(t, 200).OrderID, id, "asked for")
+			assert.True(t, len(b.get(t, path+"/transitions").wantStatus(t, 200).Transitions) != 0, "no history")
 			b.call(t, "POST "+path+"/cancel", "").wantProblem(t, 409, "not_applicable")
 		})
 	}
@@ -54,9 +50,8 @@ func TestGetOrderIfNoneMatch(t *testing.T) {
 	b.process(t, ask("o")).wantStatus(t, 200)
 	tag := b.get(t, "/api/orders/o").header.Get("ETag")
 	for _, header := range []string{tag, "W/" + tag, `"0", ` + tag, "*"} {
-		if a := b.get(t, "/api/orders/o", "If-None-Match", header); a.status != 304 || a.body != "" || a.header.Get("ETag") != tag {
-			t.Errorf("%s: %+v", header, a)
-		}
+		a := b.get(t, "/api/orders/o", "If-None-Match", header)
+		assert.True(t, a.status == 304 && a.body == "" && a.header.Get("ETag") == tag, header, a)
 	}
 	for _, header := range []string{`"0"`, strings.Trim(tag, `"`), ""} {
 		b.get(t, "/api/orders/o", "If-None-Match", header).wantStatus(t, 200)
@@ -70,9 +65,8 @@ func TestGetOrderWaits(t *testing.T) {
 	tag := b.get(t, "/api/orders/o").header.Get("ETag")
 	t.Run("and nothing changes", func(t *testing.T) {
 		t.Parallel()
-		if a := b.get(t, "/api/orders/o?wait=1s", "If-None-Match", tag); a.status != 304 || a.header.Get("ETag") != tag {
-			t.Errorf("%+v", a)
-		}
+		a := b.get(t, "/api/orders/o?wait=1s", "If-None-Match", tag)
+		assert.True(t, a.status == 304 && a.header.Get("ETag") == tag, a)
 		if o := b.get(t, "/api/orders/o?wait=1").wantStatus(t, 200); o.Hold != "attention" {
 			t.Errorf("%+v", o)
 		}
@@ -85,9 +79,8 @@ func TestGetOrderWaits(t *testing.T) {
 		go func() { changed <- b.get(t, "/api/orders/p?wait=60s", "If-None-Match", seen) }()
 		go func() { ended <- b.get(t, "/api/orders/p?wait=60") }()
 		b.verb(t, "p/cancel", "").wantStatus(t, 200)
-		if a := <-changed; a.status != 200 || a.header.Get("ETag") == seen {
-			t.Errorf("%+v", a)
-		}
+		a := <-changed
+		assert.True(t, a.status == 200 && a.header.Get("ETag") != seen, a)
 		if o := (<-ended).wantStatus(t, 200); o.Status != "canceled" {
 			t.Errorf("%+v", o)
 		}
@@ -101,16 +94,12 @@ func TestListTransitions(t *testing.T) {
 	rows := b.get(t, "/api/orders/o/transitions").wantStatus(t, 200).Transitions
 	var states []string
 	for i, row := range rows {
-		if int(row.Seq) != i+1 || row.Actor != "system" || row.From == nil || row.At.IsZero() || row.Fence != 1 {
-			t.Errorf("%+v", row)
-		}
+		assert.True(t, int(row.Seq) == i+1 && row.Actor == "system" && row.From != nil && !row.At.IsZero() && row.Fence == 1, row)
 		states = append(states, string(row.To))
 	}
 	assert.Equal(t, strings.Join(states, " "), "charging reserving confirming completed")
 	page := b.get(t, "/api/orders/o/transitions?after=1&limit=2").wantStatus(t, 200).Transitions
-	if len(page) != 2 || page[0].Seq != 2 || page[1].Seq != 3 {
-		t.Error(page)
-	}
+	assert.True(t, len(page) == 2 && page[0].Seq == 2 && page[1].Seq == 3, page)
 	for _, query := range []string{"limit=0", "limit=201", "limit=x", "after=-1", "after=99999999999", "from=1"} {
 		b.get(t, "/api/orders/o/transitions?"+query).wantProblem(t, 422, "invalid_parameter")
 	}
@@ -164,9 +153,8 @@ func TestListOrders(t *testing.T) {
 	} {
 		t.Run("?"+query, func(t *testing.T) {
 			t.Parallel()
-			if got, next := b.list(t, query); got != want || (next != "") != strings.Contains(query, "limit=2") {
-				t.Errorf("got %q with cursor %q, want %q", got, next, want)
-			}
+			got, next := b.list(t, query)
+			assert.True(t, got == want && (next != "") == strings.Contains(query, "limit=2"), got, "with cursor", next, want)
 		})
 	}
 	for query, name := range map[string]string{
@@ -182,9 +170,7 @@ func TestListOrders(t *testing.T) {
 			t.Parallel()
 			a := b.get(t, "/api/orders?"+query)
 			p := a.wantProblem(t, 422, "invalid_parameter")
-			if len(p.Errors) != 1 || p.Errors[0].Parameter != name || strings.Contains(a.body, "s3cret") {
-				t.Errorf("%s: %s", query, a.body)
-			}
+			assert.True(t, len(p.Errors) == 1 && p.Errors[0].Parameter == name && !strings.Contains(a.body, "s3cret"), query, a.body)
 		})
 	}
 }
@@ -212,9 +198,7 @@ func TestListOrdersOfACustomer(t *testing.T) {
 	}
 	b.get(t, "/api/orders?customerId=bob&cursor="+next).wantProblem(t, 422, "invalid_parameter")
 	out := b.bulkOf(t, "retry?dryRun=true", `{"filter":{"customerId":"ann","status":["failed","canceled"]}}`)
-	if out.Matched != 1 || out.Results[0].OrderID != "failed" {
-		t.Errorf("%+v", out)
-	}
+	assert.True(t, out.Matched == 1 && out.Results[0].OrderID == "failed", out)
 }
 
 func TestListOrdersPageByPage(t *testing.T) {
@@ -241,9 +225,7 @@ func TestACursorOfAnotherListIsRefused(t *testing.T) {
 		"cursor=x", "cursor=%00", "cursor=" + sealCursor([]string{"inventory"}, "i"),
 	} {
 		p := b.get(t, "/api/orders?"+query).wantProblem(t, 422, "invalid_parameter")
-		if len(p.Errors) != 1 || p.Errors[0].Parameter != "cursor" {
-			t.Errorf("%s: %+v", query, p)
-		}
+		assert.True(t, len(p.Errors) == 1 && p.Errors[0].Parameter == "cursor", query, p)
 	}
 	for _, position := range []string{"a\x00", "0", "-1", "1.5"} {
 		query := "cursor=" + sealCursor((&listOrdersRequest{}).binding(), position)
@@ -300,14 +282,11 @@ func TestForeignOrders(t *testing.T) {
 	}
 	for _, name := range []string{"shop", "reader"} {
 		p := as(name, process, `{"orderId":"mine","amount":"8.88","item":"widget"}`).wantProblem(t, http.StatusConflict, "order_conflict")
-		if p.Order == nil || p.Order.Amount != "7.77" {
-			t.Errorf("%s is not shown what is stored: %+v", name, p)
-		}
+		assert.True(t, p.Order != nil && p.Order.Amount == "7.77", name, "is not shown what is stored", p)
 	}
 	as("reader", process, `{"orderId":"mine","amount":"7.77","item":"widget"}`).wantStatus(t, http.StatusOK)
-	if n := b.count(t, `SELECT count(*) FROM orders WHERE order_id = 'mine' AND submitted_by = 'token:shop'`); n != 1 {
-		t.Error("it has another submitter now")
-	}
+	assert.Equal(t, b.count(t, `SELECT count(*) FROM orders WHERE order_id = 'mine' AND submitted_by = 'token:shop'`), 1,
+		"it has another submitter now")
 }
 
 // TestPagesOfLargeOrders lists orders that are as large as they can be: a page ends before it has all it was asked for.
@@ -328,9 +307,8 @@ func TestPagesOfLargeOrders(t *testing.T) {
 			for range number/page + 1 {
 				a := b.get(t, "/api/orders?limit=200"+filter+cursor)
 				listed := a.decoded(t)
-				if len(listed.Orders) != page || len(a.body) > 5<<18 {
-					t.Errorf("a page has %d orders, %d bytes", len(listed.Orders), len(a.body))
-				}
+				assert.True(t, len(listed.Orders) == page && len(a.body) <= 5<<18,
+					"a page has", len(listed.Orders), "orders", len(a.body), "bytes")
 				for _, o := range listed.Orders {
 					ids = append(ids, o.OrderID)
 				}
@@ -339,9 +317,8 @@ func TestPagesOfLargeOrders(t *testing.T) {
 				}
 			}
 			slices.Sort(ids)
-			if n := len(slices.Compact(ids)); n != number || len(ids) != number {
-				t.Errorf("%d orders, %d of them different", len(ids), n)
-			}
+			n := len(slices.Compact(ids))
+			assert.True(t, n == number && len(ids) == number, len(ids), "orders", n, "of them different")
 		})
 	}
 	t.Run("many of them in bulk", func(t *testing.T) {
@@ -369,9 +346,8 @@ func TestOrdersAsCSV(t *testing.T) {
 		t.Errorf("%q", lines)
 	}
 	next, found := strings.CutSuffix(strings.TrimPrefix(first.header.Get("Link"), "<"), `>; rel="next"`)
-	if second := b.get(t, next); !found || !strings.Contains(second.body, "\n'=1+1,completed") || second.header.Get("Link") != "" {
-		t.Errorf("%s: %s", next, second.body)
-	}
+	second := b.get(t, next)
+	assert.True(t, found && strings.Contains(second.body, "\n'=1+1,completed") && second.header.Get("Link") == "", next, second.body)
 	assert.Equal(t, strings.Count(b.call(t, "GET /api/orders?currency=EUR", "", "Accept", "text/csv").body, "\n"), 2)
 	b.get(t, "/api/orders?format=csv&status=lost").wantProblem(t, 422, "invalid_parameter")
 	b.get(t, "/api/orders?format=xml").wantProblem(t, 422, "invalid_parameter")

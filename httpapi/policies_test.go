@@ -53,9 +53,8 @@ func TestPolicyOverHTTP(t *testing.T) {
 	}
 	assert.Equal(t, b.count(t, `SELECT count(*) FROM policy_activations`), 0, "storing has activated a policy")
 	b.activatesPolicies(t, none.header.Get("ETag"))
-	if p := policyIn(t, b.get(t, "/api/policies/2")); p.Source != second || p.Active || p.Steps.Confirm != "http" || p.CreatedBy != access.Local.Name {
-		t.Errorf("%+v", p)
-	}
+	p := policyIn(t, b.get(t, "/api/policies/2"))
+	assert.True(t, p.Source == second && !p.Active && p.Steps.Confirm == "http" && p.CreatedBy == access.Local.Name, p)
 	list := b.get(t, "/api/policies?limit=1")
 	if !strings.HasPrefix(list.body, `{"policies":[{"version":2,"active":false`) ||
 		!strings.HasSuffix(list.body, `"active":1}`) || strings.Contains(list.body, "source") {
@@ -73,24 +72,19 @@ func TestPolicyOverHTTP(t *testing.T) {
 func (b *bundle) activatesPolicies(t *testing.T, tag string) {
 	t.Helper()
 	dry := b.call(t, "POST /api/policies/1/activate?dryRun=true", "", "If-Match", tag)
-	if p := policyIn(t, dry); p.Active || !p.DryRun || dry.header.Get("ETag") != tag {
-		t.Errorf("%v %s", dry.header, dry.body)
-	}
+	p := policyIn(t, dry)
+	assert.True(t, !p.Active && p.DryRun && dry.header.Get("ETag") == tag, dry.header, dry.body)
 	done := b.call(t, "POST /api/policies/1/activate", `{"reason":"agreed"}`, "If-Match", tag)
 	if p := policyIn(t, done); !p.Active || p.ActivatedBy != "local" || p.Reason != "agreed" || done.header.Get("ETag") == tag {
 		t.Errorf("%v %s", done.header, done.body)
 	}
 	o := b.process(t, `{"orderId":"by-policy-1","amount":1,"item":"i"}`)
-	if !strings.Contains(o.body, `"policy":1`) {
-		t.Errorf("the next order does not go by it: %s", o.body)
-	}
+	assert.Contains(t, o.body, `"policy":1`, "the next order does not go by it")
 	policyIn(t, b.call(t, "POST /api/policies/1/activate", "", "If-Match", tag)) // it came again
 	b.call(t, "POST /api/policies/2/activate", "", "If-Match", tag).wantProblem(t, http.StatusPreconditionFailed, "precondition_failed")
 	b.call(t, "POST /api/policies/2/activate?dryRun=true", "", "If-Match", tag).wantProblem(t, http.StatusPreconditionFailed, "precondition_failed")
 	warned := policyIn(t, b.call(t, "POST /api/policies/2/activate?dryRun=true", ""))
-	if len(warned.Warnings) != 1 || !strings.Contains(warned.Warnings[0], "confirm") {
-		t.Errorf("warnings %q", warned.Warnings)
-	}
+	assert.True(t, len(warned.Warnings) == 1 && strings.Contains(warned.Warnings[0], "confirm"), "warnings", warned.Warnings)
 	b.ignoresStock(t)
 	assert.Equal(t, b.count(t, `SELECT count(*) FROM policy_activations`), 1, "activations")
 }
@@ -120,9 +114,8 @@ func TestPoliciesThatAreRefused(t *testing.T) {
 		b.call(t, "POST /api/policies/"+version+"/activate", "").wantProblem(t, http.StatusNotFound, "not_found")
 	}
 	b.get(t, "/api/policies/2").wantProblem(t, http.StatusNotFound, "not_found")
-	if p := policyIn(t, b.get(t, "/api/policies/1")); p.Steps != nil || p.Source != "teleport: {}" {
-		t.Errorf("%+v", p)
-	}
+	p := policyIn(t, b.get(t, "/api/policies/1"))
+	assert.True(t, p.Steps == nil && p.Source == "teleport: {}", p)
 	assert.Equal(t, b.count(t, `SELECT (SELECT count(*) FROM policies) + (SELECT count(*) FROM policy_activations)`), 1, "rows")
 }
 
@@ -135,10 +128,8 @@ func TestPoliciesAreForAdmins(t *testing.T) {
 		http.StatusForbidden, "forbidden")
 	b.call(t, "POST /api/policies/1/activate", "", "Authorization", sent["operate"]).wantProblem(t, http.StatusForbidden, "forbidden")
 	policyIn(t, b.call(t, "POST /api/policies/1/activate", "", "Authorization", sent["admin"]))
-	if p := policyIn(t, b.get(t, "/api/policies/1", "Authorization", sent["read"])); p.CreatedBy != "token:only-admin" ||
-		p.ActivatedBy != "token:only-admin" {
-		t.Errorf("%+v", p)
-	}
+	p := policyIn(t, b.get(t, "/api/policies/1", "Authorization", sent["read"]))
+	assert.True(t, p.CreatedBy == "token:only-admin" && p.ActivatedBy == "token:only-admin", p)
 	control.Stop()
 	if n := b.count(t, `SELECT count(*) FROM books.access_log WHERE event = 'forbidden' AND operation = 'activatePolicy' AND subject = '1'`); n != 1 {
 		t.Errorf("%d denials are logged", n)
@@ -152,13 +143,10 @@ func (b *bundle) ignoresStock(t *testing.T) {
 		return b.call(t, "POST /api/policies?dryRun=true", `{"source":"`+source+`"}`).body
 	}
 	const remote, local = "reserve: {executor: simulator, url: 'http://127.0.0.1:1'}", "reserve: {executor: ledger}"
-	if said := store(remote); strings.Contains(said, "warnings") {
-		t.Errorf("no stock is tracked: %s", said)
-	}
+	said := store(remote)
+	assert.True(t, !strings.Contains(said, "warnings"), "no stock is tracked", said)
 	b.exec(t, `INSERT INTO inventory (item, on_hand, tracked) VALUES ('tracked', 1, true)`)
-	if said := store(remote); !strings.Contains(said, `"warnings":["reserve is not done by the ledger`) {
-		t.Error(said)
-	}
+	assert.Contains(t, store(remote), `"warnings":["reserve is not done by the ledger`)
 	if said := store(local); strings.Contains(said, "warnings") {
 		t.Error(said)
 	}

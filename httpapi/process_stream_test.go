@@ -67,9 +67,7 @@ func wantLines(t testing.TB, got []answeredLine, want ...string) {
 	for _, line := range got {
 		shown = append(shown, line.String())
 	}
-	if !slices.Equal(shown, want) {
-		t.Errorf("got\n%s\nwant\n%s", strings.Join(shown, "\n"), strings.Join(want, "\n"))
-	}
+	assert.Equal(t, shown, want, strings.Join(shown, "\n"), strings.Join(want, "\n"))
 }
 
 func TestOrderLines(t *testing.T) {
@@ -84,14 +82,10 @@ func TestOrderLines(t *testing.T) {
 	}, "\n"))
 	wantLines(t, got, "1 200 a completed", "4 200 b completed", "5 422 invalid_input", "6 400 malformed_json", "7 422 invalid_input", "8 413 body_too_large",
 		"9 422 invalid_input", "10 200 c failed", "11 202 held charging", "12 400 malformed_json", "13 400 malformed_json", "14 200 last completed")
-	if waits := got[8].RetryAfter; waits != 60 {
-		t.Errorf("an order that waits for a person is to be read again in %d s", waits)
-	}
+	assert.Equal(t, got[8].RetryAfter, 60, "an order that waits for a person is to be read again in")
 	wantLines(t, b.processLines(t, ask("a")+"\n"+`{"orderId":"b","amount":2,"item":"i"}`+"\n"), "1 200 a completed", "2 409 order_conflict")
 	wantLines(t, b.processLines(t, ""))
-	if n := b.count(t, `SELECT count(*) FROM orders`); n != 5 {
-		t.Errorf("%d orders", n)
-	}
+	assert.Equal(t, b.count(t, `SELECT count(*) FROM orders`), 5, "orders")
 	t.Run("preferences are those of each line", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
@@ -124,9 +118,7 @@ func TestOrderLinesAreObserved(t *testing.T) {
 	b := setupWith(t, engine.Config{}, Config{ResponseTimeout: patience, Registerer: registry})
 	b.processLines(t, ask("a")+"\n"+ask("b")+"\n{}")
 	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	counted := map[string]uint64{}
 	for _, family := range families {
 		for _, metric := range family.GetMetric() {
@@ -135,9 +127,8 @@ func TestOrderLinesAreObserved(t *testing.T) {
 			}
 		}
 	}
-	if len(counted) != 2 || counted["200 POST /api/orders/process"] != 2 || counted["422 POST /api/orders/process"] != 1 {
-		t.Error(counted)
-	}
+	assert.True(t, len(counted) == 2 && counted["200 POST /api/orders/process"] == 2 && counted["422 POST /api/orders/process"] == 1,
+		counted)
 }
 
 // sentLines is a request whose lines are still being sent.
@@ -153,18 +144,14 @@ func sendLines(t *testing.T, address string, header ...string) *sentLines {
 	t.Helper()
 	sent, body := io.Pipe()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+address+"/api/orders/process", sent)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	r.Header.Set("Content-Type", ndjson)
 	for i := 0; i < len(header); i += 2 {
 		r.Header.Set(header[i], header[i+1])
 	}
 	transport := &http.Transport{}
 	response, err := transport.RoundTrip(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	if response.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(response.Body)
 		t.Fatalf("%s: %s", response.Status, text)
@@ -224,9 +211,8 @@ func TestOrderLinesWhileTheyAreSent(t *testing.T) {
 		}
 	}
 	write(t, conn, "POST /api/orders/process HTTP/1.1\r\nHost: localhost\r\nContent-Type: "+ndjson+"\r\nContent-Length: 1\r\nExpect: 100-continue\r\n\r\n")
-	if line, err := reader.ReadString('\n'); err != nil || !strings.HasPrefix(line, "HTTP/1.1 100 ") {
-		t.Errorf("%q, %v", line, err)
-	}
+	line, err := reader.ReadString('\n')
+	assert.True(t, err == nil && strings.HasPrefix(line, "HTTP/1.1 100 "), line, err)
 }
 
 // TestManyOrderLines sends ten thousand lines, with repetitions and lines that are no orders, again and again: the connection is
@@ -300,9 +286,7 @@ func TestManyOrderLines(t *testing.T) {
 		t.Errorf("%d units were sold, want %d", n, distinct)
 	}
 	report, err := books.Verify(t.Context(), b.Pool, books.Options{})
-	if err != nil || !report.OK() {
-		t.Errorf("%+v, %v", report, err)
-	}
+	assert.True(t, err == nil && report.OK(), report, err)
 }
 
 // TestOrderLinesYield: while single orders come, a caller has 16 lines in progress, and otherwise many more. None can end
@@ -351,9 +335,7 @@ func TestOrderLinesWhoseAnswersAreNotRead(t *testing.T) {
 	server := NewServer(b.api, Listening{})
 	server.connections.stall = 2 * time.Second
 	conn := dial(t, serveOn(t, server))
-	if err := conn.(*net.TCPConn).SetReadBuffer(4 << 10); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, conn.(*net.TCPConn).SetReadBuffer(4<<10))
 	write(t, conn, "POST /api/orders/process HTTP/1.1\r\nHost: localhost\r\nContent-Type: "+ndjson+"\r\nTransfer-Encoding: chunked\r\n\r\n")
 	text := strings.Repeat("x", 450)
 	sent := 0
@@ -370,9 +352,8 @@ func TestOrderLinesWhoseAnswersAreNotRead(t *testing.T) {
 	assert.Eventually(t, "what was read is done", func() bool {
 		return b.count(t, `SELECT count(*) FROM orders WHERE status <> 'completed'`) == 0 && b.engine.InFlight() == 0
 	})
-	if n := b.count(t, `SELECT count(*) FROM orders`); n == 0 || n > sent {
-		t.Errorf("%d orders of %d lines", n, sent)
-	}
+	n := b.count(t, `SELECT count(*) FROM orders`)
+	assert.True(t, n != 0 && n <= sent, n, "orders of", sent, "lines")
 }
 
 // TestOrderLinesOfATokenWithLimits: each line counts, and those beyond the limits wait.
@@ -388,9 +369,8 @@ func TestOrderLinesOfATokenWithLimits(t *testing.T) {
 			b, token := limited(t, limits)
 			began := time.Now()
 			lines := b.processLines(t, strings.Join(all, "\n"), "Authorization", token)
-			if slices.ContainsFunc(lines, func(l answeredLine) bool { return l.Status != 200 }) || len(lines) != len(all) {
-				t.Error(lines)
-			}
+			assert.True(t, !slices.ContainsFunc(lines, func(l answeredLine) bool { return l.Status != 200 }) && len(lines) == len(all),
+				lines)
 			if took := time.Since(began); took < 1500*time.Millisecond && name == "rate" { // 20 at once, and 40 more in 2 s
 				t.Errorf("%d orders in %s", len(lines), took)
 			}
@@ -404,9 +384,7 @@ func TestOrderLinesEndWithTheRight(t *testing.T) {
 	b := &bundle{Database: dbtest.New(t), grace: patience}
 	pool := open(t, b.URL)
 	control, err := access.New(t.Context(), db.New(pool), access.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	b.serveOn(t, pool, engine.Config{}, Config{Access: control, ResponseTimeout: patience, streams: streamTimes{rightsHold: time.Millisecond}})
 	t.Cleanup(control.Stop) // before the pool is closed
 	l := sendLines(t, listen(t, b.api, patience))
@@ -424,12 +402,9 @@ func TestOrderLinesEndWithTheRight(t *testing.T) {
 			break
 		}
 	}
-	if line, ok := l.next(); ok || l.answers.Err() == nil {
-		t.Error("it goes on, or ends as if all had been read:", line)
-	}
-	if stored := b.count(t, `SELECT count(*) FROM orders`); stored != n-1 {
-		t.Errorf("%d orders of %d lines", stored, n)
-	}
+	line, ok := l.next()
+	assert.True(t, !ok && l.answers.Err() != nil, "it goes on, or ends as if all had been read", line)
+	assert.Equal(t, b.count(t, `SELECT count(*) FROM orders`), n-1, "orders of", n, "lines")
 }
 
 // TestOrderLinesWhenTheServerStops: what was read is answered, and then the answer is cut off, because more was to come.
@@ -446,15 +421,10 @@ func TestOrderLinesWhenTheServerStops(t *testing.T) {
 	assert.Eventually(t, "the order is watched", func() bool { return b.engine.InFlight() > 0 }) // the order of the other replica is watched
 	ended := make(chan error, 1)
 	go func() { ended <- server.Shutdown(context.WithoutCancel(t.Context())) }()
-	if _, ok := idle.next(); ok || idle.answers.Err() == nil {
-		t.Error("an idle stream goes on, or ends as if all had been read")
-	}
-	if err := b.engine.Stop(t.Context()); err != nil {
-		t.Error(err)
-	}
+	_, ok := idle.next()
+	assert.True(t, !ok && idle.answers.Err() != nil, "an idle stream goes on, or ends as if all had been read")
+	assert.NoError(t, b.engine.Stop(t.Context()))
 	waiting.want("1 202 other charging")
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, <-ended)
 	wantLines(t, b.processLines(t, ask("late")), "1 503 stopping")
 }

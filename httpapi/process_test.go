@@ -36,12 +36,9 @@ func TestProcess(t *testing.T) {
 		t.Parallel()
 		a := b.process(t, `{"orderId": "order-123", "amount": 99.99, "item": "widget"}`)
 		const want = `{"orderId":"order-123","status":"completed","steps":{"charge":{"completed":true},"reserve":{"completed":true},"confirm":{"completed":true}},"amount":"99.99","currency":"USD","item":"widget","quantity":1,`
-		if a.status != 200 || !strings.HasPrefix(a.body, want) {
-			t.Errorf("%d %s", a.status, a.body)
-		}
-		if a.header.Get("Content-Type") != "application/json" || a.header.Get("ETag") != fmt.Sprintf(`"%d"`, a.decoded(t).Seq) {
-			t.Error(a.header)
-		}
+		assert.True(t, a.status == 200 && strings.HasPrefix(a.body, want), a.status, a.body)
+		assert.True(t, a.header.Get("Content-Type") == "application/json" && a.header.Get("ETag") == fmt.Sprintf(`"%d"`, a.decoded(t).Seq),
+			a.header)
 	})
 	t.Run("the stored order reads the same as the one just processed", func(t *testing.T) {
 		t.Parallel()
@@ -56,18 +53,16 @@ func TestProcess(t *testing.T) {
 		fresh := b.process(t, `{"orderId":"bytes","amount":1,"item":"i","metadata":{"bb":"1 , 2","c":"\u00e9\"\\/","aaa":"","é":"<&>","a":"\u2028: "}}`)
 		read := b.get(t, "/api/orders/bytes")
 		again := b.process(t, ask("bytes"))
-		if fresh.header.Get("ETag") != read.header.Get("ETag") || fresh.body != read.body || fresh.body != again.body {
-			t.Errorf("\n%s\n%s\n%s", fresh.body, read.body, again.body)
-		}
+		assert.True(t, fresh.header.Get("ETag") == read.header.Get("ETag") && fresh.body == read.body && fresh.body == again.body,
+			fresh.body, read.body, again.body)
 		if want := `"metadata":{"a":"` + "\u2028" + `: ","c":"é\"\\/","bb":"1 , 2","é":"<&>","aaa":""}`; !strings.Contains(fresh.body, want) {
 			t.Error(fresh.body)
 		}
 	})
 	t.Run("zero is charged, as nothing", func(t *testing.T) {
 		t.Parallel()
-		if o := b.process(t, `{"orderId":"free","amount":0,"item":"i"}`).wantStatus(t, 200); o.Amount != "0.00" || !o.Steps["charge"].Completed {
-			t.Errorf("%+v", o)
-		}
+		o := b.process(t, `{"orderId":"free","amount":0,"item":"i"}`).wantStatus(t, 200)
+		assert.True(t, o.Amount == "0.00" && o.Steps["charge"].Completed, o)
 	})
 	t.Run("a failed order is 200 with what was undone", func(t *testing.T) {
 		t.Parallel()
@@ -76,9 +71,8 @@ func TestProcess(t *testing.T) {
 		if o.Status != "failed" || o.Failure == nil || o.Failure.Step != "reserve" || o.Failure.Code != "out_of_stock" {
 			t.Fatalf("%+v", o)
 		}
-		if s := o.Steps["charge"]; s.Completed || !s.Undone || o.Steps["reserve"].Undone || o.FinishedAt.IsZero() {
-			t.Errorf("%+v", o)
-		}
+		s := o.Steps["charge"]
+		assert.True(t, !s.Completed && s.Undone && !o.Steps["reserve"].Undone && !o.FinishedAt.IsZero(), o)
 	})
 	t.Run("a refused request stores nothing", func(t *testing.T) {
 		t.Parallel()
@@ -102,9 +96,8 @@ func TestProcessKnownOrder(t *testing.T) {
 			got = append(got, fmt.Sprint(e.Pointer, " ", *e.Stored, " ", *e.Sent))
 		}
 		const want = "/amount 99.90 100.10;/item widget other;/currency USD EUR;/quantity 1 2"
-		if strings.Join(got, ";") != want || p.Order == nil || p.Order.OrderID != "o" || p.Order.Status != "completed" {
-			t.Errorf("%q: %s", got, a.body)
-		}
+		assert.True(t, strings.Join(got, ";") == want && p.Order != nil && p.Order.OrderID == "o" && p.Order.Status == "completed",
+			got, a.body)
 	})
 	t.Run("with other input is a conflict for those who do not wait, too", func(t *testing.T) {
 		t.Parallel()
@@ -117,9 +110,8 @@ func TestProcessKnownOrder(t *testing.T) {
 			`{"orderId":"o","amount":99.9,"item":"widget"}`,
 			`{"orderId":"o","amount":"99.900","item":"widget","metadata":{"a":"other"},"quantity":1,"currency":"USD"}`,
 		} {
-			if o := b.process(t, again).wantStatus(t, 200); o.Metadata["a"] != "b" || o.Amount != "99.90" {
-				t.Errorf("%+v", o)
-			}
+			o := b.process(t, again).wantStatus(t, 200)
+			assert.True(t, o.Metadata["a"] == "b" && o.Amount == "99.90", o)
 		}
 	})
 }
@@ -136,17 +128,14 @@ func TestProcessAfterTheDefaultCurrencyChanged(t *testing.T) {
 	t.Run("the same request gets the same answer", func(t *testing.T) {
 		t.Parallel()
 		for _, header := range [][]string{nil, {"Prefer", "respond-async"}} {
-			if a := yen.process(t, body, header...); a.status != 200 || a.body != before.body {
-				t.Errorf("%d %s", a.status, a.body)
-			}
+			a := yen.process(t, body, header...)
+			assert.True(t, a.status == 200 && a.body == before.body, a.status, a.body)
 		}
 	})
 	t.Run("another amount is a conflict, by value", func(t *testing.T) {
 		t.Parallel()
 		p := yen.process(t, `{"orderId":"o","amount":99.9899,"item":"widget"}`).wantProblem(t, 409, "order_conflict")
-		if len(p.Errors) != 1 || *p.Errors[0].Stored != "99.99" || *p.Errors[0].Sent != "99.9899" {
-			t.Errorf("%+v", p.Errors)
-		}
+		assert.True(t, len(p.Errors) == 1 && *p.Errors[0].Stored == "99.99" && *p.Errors[0].Sent == "99.9899", p.Errors)
 	})
 	t.Run("a new order is held to the digits of the default, and so is what has other faults", func(t *testing.T) {
 		t.Parallel()
@@ -194,9 +183,8 @@ func TestProcessThatIsNotFinal(t *testing.T) {
 		t.Parallel()
 		started := time.Now()
 		a := b.process(t, ask(id), "Prefer", "wait=3")
-		if o := a.wantStatus(t, 202); o.Status != "charging" || time.Since(started) < 3*time.Second {
-			t.Errorf("%+v after %s", o, time.Since(started))
-		}
+		o := a.wantStatus(t, 202)
+		assert.True(t, o.Status == "charging" && time.Since(started) >= 3*time.Second, o, "after", time.Since(started))
 		h := a.header
 		if h.Get("Location") != "/api/orders/"+url.PathEscape(id) || h.Get("Retry-After") != "1" || h.Get("Preference-Applied") != "wait=3" {
 			t.Error(h)
@@ -220,9 +208,7 @@ func TestProcessThatIsNotFinal(t *testing.T) {
 		b.held(t, "stuck", nil)
 		a := b.process(t, ask("stuck"))
 		o := a.wantStatus(t, 202)
-		if o.Hold != "attention" || o.HoldReason != "look at me" || a.header.Get("Retry-After") != "60" {
-			t.Errorf("%+v %v", o, a.header)
-		}
+		assert.True(t, o.Hold == "attention" && o.HoldReason == "look at me" && a.header.Get("Retry-After") == "60", o, a.header)
 	})
 	t.Run("says when a held order is looked at next", func(t *testing.T) {
 		t.Parallel()
@@ -330,9 +316,8 @@ func TestDecodeTerms(t *testing.T) {
 			t.Parallel()
 			_, _, err := decodeInput([]byte(body(c.name, c.value)), dollars, time.Now)
 			status, faults := faultsOf(t, err)
-			if want := "/" + c.name + " " + c.fault; status != 422 || len(faults) != 1 || faults[0] != want {
-				t.Errorf("%d %q, want %q", status, faults, want)
-			}
+			want := "/" + c.name + " " + c.fault
+			assert.True(t, status == 422 && len(faults) == 1 && faults[0] == want, status, faults, want)
 		})
 	}
 }
@@ -343,9 +328,7 @@ func TestDeadlineThatIsOver(t *testing.T) {
 	b := setup(t)
 	late := `{"orderId":"o","amount":"1.00","item":"i","completeBy":"2020-01-01T00:00:00Z"}`
 	p := b.process(t, late).wantProblem(t, 422, "invalid_input")
-	if len(p.Errors) != 1 || p.Errors[0].Code != "in_the_past" {
-		t.Errorf("%+v", p.Errors)
-	}
+	assert.True(t, len(p.Errors) == 1 && p.Errors[0].Code == "in_the_past", p.Errors)
 	b.process(t, strings.Replace(late, "2020", strconv.Itoa(time.Now().Year()+1), 1)).wantStatus(t, 200)
 	b.exec(t, `UPDATE orders SET complete_by = '2020-01-01T00:00:00Z'`)
 	if o := b.process(t, late).wantStatus(t, 200); o.Status != "completed" {
@@ -368,9 +351,7 @@ func TestTermsAreShownButThePaymentMethod(t *testing.T) {
 	for _, shown := range []string{`"customerId":"me"`, `"startAt":"` + start.Format(time.RFC3339Nano), `"completeBy":"` +
 		deadline.Format(time.RFC3339Nano),
 		`"resumesAt":"` + start.Format(time.RFC3339Nano)} {
-		if !strings.Contains(a.body, shown) {
-			t.Errorf("%s is not in %s", shown, a.body)
-		}
+		assert.Contains(t, a.body, shown)
 	}
 	other := b.process(t, strings.NewReplacer("pm_s3cret", "pm_0ther", `"me"`, `"you"`).Replace(in))
 	p := other.wantProblem(t, 409, "order_conflict")
@@ -379,9 +360,7 @@ func TestTermsAreShownButThePaymentMethod(t *testing.T) {
 	}
 	for _, text := range []string{a.body, other.body, b.get(t, "/api/orders/o").body, b.get(t, "/api/orders").body,
 		b.get(t, "/api/orders/o/transitions").body} {
-		if strings.Contains(text, "s3cret") || strings.Contains(text, "0ther") {
-			t.Errorf("the payment method is shown: %s", text)
-		}
+		assert.True(t, !strings.Contains(text, "s3cret") && !strings.Contains(text, "0ther"), "the payment method is shown", text)
 	}
 }
 
@@ -402,9 +381,8 @@ func TestAmountsHaveOneForm(t *testing.T) {
 		id := fmt.Sprint("o", i)
 		a := b.process(t, fmt.Sprintf(`{"orderId":%q,"amount":%s,"currency":%q,"item":"i"}`, id, c.sent, c.currency))
 		conflict := b.process(t, fmt.Sprintf(`{"orderId":%q,"amount":7,"currency":%q,"item":"i"}`, id, c.currency)).wantProblem(t, 409, "order_conflict")
-		if e := conflict.Errors[0]; or(e.Stored, "") != c.want || or(e.Sent, "") != c.other {
-			t.Errorf("%+v: %+v", c, conflict.Errors)
-		}
+		e := conflict.Errors[0]
+		assert.True(t, or(e.Stored, "") == c.want && or(e.Sent, "") == c.other, c, conflict.Errors)
 		for of, text := range map[string]string{
 			"processing": a.body, "reading": b.get(t, "/api/orders/"+id).body, "listing": b.get(t, "/api/orders?limit=1").body,
 			"a verb's problem": b.call(t, "POST /api/orders/"+id+"/cancel", "").body,
@@ -412,9 +390,7 @@ func TestAmountsHaveOneForm(t *testing.T) {
 			"the books":        `"amount":"` + b.text(t, `SELECT amount::text FROM books.orders WHERE order_id = $1`, id) + `"`,
 			"what was kept":    `"amount":"` + b.text(t, `SELECT kept::text FROM books.orders WHERE order_id = $1`, id) + `"`,
 		} {
-			if !strings.Contains(text, `"amount":"`+c.want+`"`) {
-				t.Errorf("%s, %+v: %s", of, c, text)
-			}
+			assert.Contains(t, text, `"amount":"`+c.want+`"`, of, c)
 		}
 	}
 }
@@ -428,22 +404,15 @@ func TestRefundsHaveTheFormOfTheirOrder(t *testing.T) {
 	} {
 		a := b.call(t, "POST /api/orders/o/refunds", fmt.Sprintf(`{%s"reason":"r","requestId":"%d"}`, c.body, i))
 		for _, want := range []string{`"amount":"20.00"`, `"amount":"` + c.amount + `"`, `"refunded":"` + c.refunded + `"`} {
-			if !strings.Contains(a.body, want) {
-				t.Errorf("no %s in %s", want, a.body)
-			}
+			assert.Contains(t, a.body, want)
 		}
-		if got := b.text(t, `SELECT refunded || ' ' || kept FROM books.orders`); got != c.refunded+" "+c.kept {
-			t.Errorf("the books say refunded and kept %s, want %s %s", got, c.refunded, c.kept)
-		}
+		assert.Equal(t, b.text(t, `SELECT refunded || ' ' || kept FROM books.orders`), c.refunded+" "+c.kept,
+			"the books say refunded and kept", c.refunded, c.kept)
 	}
 	p := b.process(t, `{"orderId":"x","amount":"1.234","currency":"EUR","item":"i"}`).wantProblem(t, 422, "invalid_input")
-	if d := p.Errors[0].Detail; !strings.Contains(d, "2 digits after the decimal point in EUR") {
-		t.Error(d)
-	}
+	assert.Contains(t, p.Errors[0].Detail, "2 digits after the decimal point in EUR")
 	p = b.call(t, "POST /api/orders/o/refunds", `{"amount":"0.001","reason":"r","requestId":"digits"}`).wantProblem(t, 422, "invalid_input")
-	if d := p.Errors[0].Detail; !strings.Contains(d, "2 digits after the decimal point in EUR") {
-		t.Error(d)
-	}
+	assert.Contains(t, p.Errors[0].Detail, "2 digits after the decimal point in EUR")
 }
 
 // text reads one text from the database.
@@ -463,9 +432,8 @@ func TestTimesGoByTheClockOfTheDatabase(t *testing.T) {
 		t.Error(err)
 	}
 	_, _, err := decodeInput(deadline(at.Add(-time.Hour)), dollars, clock)
-	if _, faults := faultsOf(t, err); len(faults) != 1 || faults[0] != "/completeBy in_the_past" {
-		t.Errorf("%q", faults)
-	}
+	_, faults := faultsOf(t, err)
+	assert.True(t, len(faults) == 1 && faults[0] == "/completeBy in_the_past", faults)
 }
 
 func TestRetryAfterFitsTheHold(t *testing.T) {
@@ -488,9 +456,8 @@ func TestRetryAfterFitsTheHold(t *testing.T) {
 		{"paused", nil, "60"},
 		{"attention", nil, "60"},
 	} {
-		if got := retryAfter(&orders.Order{Hold: &c.hold, DueAt: c.due}, func() time.Time { return at }); got != c.want {
-			t.Errorf("%s until %v: Retry-After: %s, want %s", c.hold, c.due, got, c.want)
-		}
+		assert.Equal(t, retryAfter(&orders.Order{Hold: &c.hold, DueAt: c.due}, func() time.Time { return at }), c.want,
+			c.hold, "until", c.due, "Retry-After")
 	}
 }
 

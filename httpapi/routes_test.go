@@ -75,9 +75,7 @@ func TestRoutes(t *testing.T) {
 func TestTheRootLeadsToTheDocs(t *testing.T) {
 	t.Parallel()
 	a := withoutEngine().get(t, "/")
-	if a.status != http.StatusSeeOther || a.header.Get("Location") != "/docs" {
-		t.Errorf("%d %v", a.status, a.header)
-	}
+	assert.True(t, a.status == http.StatusSeeOther && a.header.Get("Location") == "/docs", a.status, a.header)
 }
 
 func TestBodies(t *testing.T) {
@@ -153,21 +151,15 @@ func TestPages(t *testing.T) {
 		if a.status != 200 || remote.MatchString(a.body) || strings.Contains(a.body, "<script") || strings.Contains(a.body, "ZgotmplZ") {
 			t.Errorf("%s: %d\n%s", target, a.status, a.body)
 		}
-		if policy := a.header.Get("Content-Security-Policy"); !strings.Contains(policy, "default-src 'none'") {
-			t.Errorf("%s: policy %q", target, policy)
-		}
+		assert.Contains(t, a.header.Get("Content-Security-Policy"), "default-src 'none'", target, "policy")
 	}
 	docs := b.get(t, "/docs").body
 	for _, text := range []string{"/api/orders/process", "/problems/order_conflict", `href="#type-Order"`, "If-None-Match",
 		"nextCursor", "a time (RFC 3339)", `<h2 id="tag-orders">Orders and their history</h2>`} {
-		if !strings.Contains(docs, text) {
-			t.Errorf("/docs does not mention %s", text)
-		}
+		assert.Contains(t, docs, text, "/docs does not mention")
 	}
 	for _, match := range regexp.MustCompile(`href="#([^"]*)"`).FindAllStringSubmatch(docs, -1) {
-		if !strings.Contains(docs, `id="`+match[1]+`"`) {
-			t.Errorf("/docs links to #%s, which is not there", match[1])
-		}
+		assert.Contains(t, docs, `id="`+match[1]+`"`, "/docs links to #", match[1], "which is")
 	}
 }
 
@@ -193,17 +185,11 @@ func TestWhatIsNotThere(t *testing.T) {
 		"/api/webhook-endpoints/whe_9/deliveries?orderId=nobody": `There is no webhook endpoint "whe_9".`,
 		"/api/webhook-endpoints/whe_1/deliveries?orderId=nobody": `There is no order "nobody".`,
 	} {
-		if p := b.get(t, target).wantProblem(t, 404, "not_found"); p.Detail != want {
-			t.Errorf("%s: %s", target, p.Detail)
-		}
+		assert.Equal(t, b.get(t, target).wantProblem(t, 404, "not_found").Detail, want, target)
 	}
-	if p := b.verb(t, "nobody/cancel", `{}`).wantProblem(t, 404, "not_found"); p.Detail != `There is no order "nobody".` {
-		t.Error(p.Detail)
-	}
+	assert.Equal(t, b.verb(t, "nobody/cancel", `{}`).wantProblem(t, 404, "not_found").Detail, `There is no order "nobody".`)
 	callback := b.call(t, "POST /api/callbacks/forged", `{"outcome":"done"}`)
-	if p := callback.wantProblem(t, 404, "not_found"); p.Detail != "There is no such callback." {
-		t.Error(p.Detail)
-	}
+	assert.Equal(t, callback.wantProblem(t, 404, "not_found").Detail, "There is no such callback.")
 }
 
 func TestRequestsOfOtherSites(t *testing.T) {

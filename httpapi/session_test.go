@@ -76,9 +76,8 @@ func TestSessions(t *testing.T) {
 		b.browse(t, "GET /api/orders", "Cookie", cookie, "Sec-Fetch-Site", "none").wantStatus(t, 200) // typed by the person
 		b.browse(t, "POST /api/orders/held/approve", "Cookie", cookie).wantProblem(t, 403, "forbidden")
 		b.browse(t, "POST /api/orders/held/pause", "Cookie", cookie).wantProblem(t, 409, "not_applicable")
-		if a := b.browse(t, "GET /login", "Cookie", cookie); !strings.Contains(a.body, "token:maria") || a.header.Get("Cache-Control") != "no-store" {
-			t.Error(a.header, a.body)
-		}
+		a := b.browse(t, "GET /login", "Cookie", cookie)
+		assert.True(t, strings.Contains(a.body, "token:maria") && a.header.Get("Cache-Control") == "no-store", a.header, a.body)
 	})
 	t.Run("what was sent with a token has its rights", func(t *testing.T) {
 		t.Parallel()
@@ -103,9 +102,8 @@ func TestSessions(t *testing.T) {
 		mine := b.open(t, b.link(t))
 		b.wantSession(t, mine, 200)
 		a := b.browse(t, "POST /logout", "Cookie", mine)
-		if a.status != 200 || !strings.HasPrefix(a.header.Get("Set-Cookie"), sessionCookie+"=; Path=/; Max-Age=0") {
-			t.Errorf("%d %v", a.status, a.header)
-		}
+		assert.True(t, a.status == 200 && strings.HasPrefix(a.header.Get("Set-Cookie"), sessionCookie+"=; Path=/; Max-Age=0"),
+			a.status, a.header)
 		b.browse(t, "GET /api/orders", "Cookie", mine).wantProblem(t, 401, "unauthenticated")
 	})
 	t.Run("the database has neither links nor cookies", func(t *testing.T) {
@@ -138,9 +136,7 @@ func TestSessionsOfOtherSites(t *testing.T) {
 			b.browse(t, "POST /logout", header...).wantProblem(t, 403, "cross_origin")
 			b.browse(t, "POST "+b.link(t), header...).wantProblem(t, 403, "cross_origin")
 		}
-		if n := b.count(t, `SELECT count(*) FROM pawl.orders WHERE stop_requested IS NOT NULL`); n != 0 {
-			t.Error("an order was stopped")
-		}
+		assert.Equal(t, b.count(t, `SELECT count(*) FROM pawl.orders WHERE stop_requested IS NOT NULL`), 0, "an order was stopped")
 		b.browse(t, "GET /api/orders", "Cookie", cookie).wantStatus(t, 200)
 	})
 	t.Run("a name that is not ours is refused before the cookie is looked at", func(t *testing.T) {
@@ -177,23 +173,19 @@ func TestLinks(t *testing.T) {
 			}
 		}
 		b.open(t, link)
-		if a := b.browse(t, "POST "+link); a.status != 404 || a.header.Get("Set-Cookie") != "" {
-			t.Errorf("%d %v", a.status, a.header)
-		}
+		a := b.browse(t, "POST "+link)
+		assert.True(t, a.status == 404 && a.header.Get("Set-Cookie") == "", a.status, a.header)
 	})
 	t.Run("the page of one that somebody made up leads nowhere", func(t *testing.T) {
 		t.Parallel()
 		a := b.browse(t, "GET /login/..%2Fapi%2Forders%2Forder-1%2Fcancel")
-		if a.status != 200 || strings.Contains(a.body, "action=") || strings.Contains(a.body, "order-1") {
-			t.Errorf("%d %s", a.status, a.body)
-		}
+		assert.True(t, a.status == 200 && !strings.Contains(a.body, "action=") && !strings.Contains(a.body, "order-1"),
+			a.status, a.body)
 	})
 	t.Run("a cookie is no link, and a link no cookie", func(t *testing.T) {
 		t.Parallel()
 		_, secret, _ := strings.Cut(cookie, "=")
-		if a := b.browse(t, "POST /login/"+secret); a.status != 404 {
-			t.Error(a.status)
-		}
+		assert.Equal(t, b.browse(t, "POST /login/"+secret).status, 404)
 		link := strings.TrimPrefix(b.link(t), "/login/")
 		b.browse(t, "GET /api/orders", "Cookie", sessionCookie+"="+link).wantProblem(t, 401, "unauthenticated")
 	})
@@ -208,9 +200,7 @@ func TestSessionsEnd(t *testing.T) {
 		b.wantSession(t, cookie, 401)
 		link := b.link(t)
 		b.exec(t, `UPDATE pawl.sessions SET expires_at = now() WHERE opened_at IS NULL`)
-		if a := b.browse(t, "POST "+link); a.status != 404 {
-			t.Error("an old link opens a session", a.status)
-		}
+		assert.Equal(t, b.browse(t, "POST "+link).status, 404, "an old link opens a session")
 	})
 	t.Run("with their token", func(t *testing.T) {
 		t.Parallel()
@@ -218,12 +208,9 @@ func TestSessionsEnd(t *testing.T) {
 		link := b.link(t)
 		assert.NoError(t, assert.Err(access.Revoke(t.Context(), db.New(b.Pool), "maria", "test")))
 		b.wantSession(t, cookie, 401)
-		if a := b.browse(t, "POST "+link); a.status != 404 {
-			t.Error("the link of a revoked token opens a session", a.status)
-		}
-		if _, _, err := access.MakeLink(t.Context(), db.New(b.Pool), "maria", "test"); err == nil {
-			t.Error("a link for a revoked token")
-		}
+		assert.Equal(t, b.browse(t, "POST "+link).status, 404, "the link of a revoked token opens a session")
+		_, _, err := access.MakeLink(t.Context(), db.New(b.Pool), "maria", "test")
+		assert.True(t, err != nil, "a link for a revoked token")
 	})
 	t.Run("a cookie of another service is no matter while this one is open", func(t *testing.T) {
 		t.Parallel()
@@ -258,9 +245,8 @@ func TestMemoryOfPages(t *testing.T) {
 	soon, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	for _, length := range []int64{maxForm, -1, 1 << 40} { // one that nobody knows may be as long
-		if code := send(soon, "POST", "/console/form", length); code != http.StatusServiceUnavailable {
-			t.Errorf("another form of %d bytes: %d", length, code)
-		}
+		assert.Equal(t, send(soon, "POST", "/console/form", length), http.StatusServiceUnavailable,
+			"another form of", length, "bytes")
 	}
 	assert.Equal(t, send(t.Context(), "GET", "/console/orders", 0), http.StatusOK, "a page")
 	const some = 2 << 20
@@ -301,8 +287,7 @@ func TestPagesThatListen(t *testing.T) {
 	})
 	tail.Stop(t.Context())
 	for _, s := range streams {
-		if rest := s.block(); rest != nil {
-			t.Errorf("%q", rest)
-		}
+		rest := s.block()
+		assert.True(t, rest == nil, rest)
 	}
 }

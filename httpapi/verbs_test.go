@@ -54,17 +54,12 @@ func TestVerbs(t *testing.T) {
 			t.Parallel()
 			id := "order-" + string(c.verb)
 			b.waitsFor(t, c.hold, c.status, id)
-			if o := b.get(t, "/api/orders/"+id).decoded(t); !slices.Equal(o.AllowedActions, c.allowed) {
-				t.Errorf("allowed %q", o.AllowedActions)
-			}
+			assert.Equal(t, b.get(t, "/api/orders/"+id).decoded(t).AllowedActions, c.allowed, "allowed")
 			a := b.call(t, "POST /api/orders/"+id+"/"+string(c.verb)+"?dryRun=true", c.body)
-			if o := a.wantStatus(t, 200); o.Status != c.status || o.Seq != 1 {
-				t.Errorf("dry run: %s", a.body)
-			}
+			o := a.wantStatus(t, 200)
+			assert.True(t, o.Status == c.status && o.Seq == 1, "dry run", a.body)
 			a = b.verb(t, id+"/"+string(c.verb), c.body)
-			if o := a.wantStatus(t, c.code); o.Status != c.ends {
-				t.Errorf("%s", a.body)
-			}
+			assert.Equal(t, a.wantStatus(t, c.code).Status, c.ends, a.body)
 			b.verb(t, id+"/"+string(c.verb), c.body).wantProblem(t, 409, "not_applicable")
 			b.verb(t, "nobody-s/"+string(c.verb), c.body).wantProblem(t, 404, "not_found")
 		})
@@ -72,18 +67,16 @@ func TestVerbs(t *testing.T) {
 	t.Run("a rejected order says so", func(t *testing.T) {
 		t.Parallel()
 		b.waitsFor(t, "approval", "pending", "large")
-		if o := b.verb(t, "large/reject", `{"onBehalfOf":"ann"}`).wantStatus(t, 200); o.Failure == nil || o.Failure.Code != "rejected" {
-			t.Errorf("%+v", o)
-		}
+		o := b.verb(t, "large/reject", `{"onBehalfOf":"ann"}`).wantStatus(t, 200)
+		assert.True(t, o.Failure != nil && o.Failure.Code == "rejected", o)
 	})
 	t.Run("a failed order starts anew", func(t *testing.T) {
 		t.Parallel()
 		b.stock(t, "scarce", `{"onHand":0}`)
 		b.process(t, `{"orderId":"again","amount":1,"item":"scarce"}`).wantStatus(t, 200)
 		b.stock(t, "scarce", `{"onHand":1}`)
-		if o := b.verb(t, "again/retry?dryRun=true", "").wantStatus(t, 200); o.Status != "pending" || o.Generation != 1 || o.Failure != nil {
-			t.Errorf("dry run: %+v", o)
-		}
+		o := b.verb(t, "again/retry?dryRun=true", "").wantStatus(t, 200)
+		assert.True(t, o.Status == "pending" && o.Generation == 1 && o.Failure == nil, "dry run", o)
 		if o := b.get(t, "/api/orders/again").decoded(t); o.Status != "failed" || o.Generation != 0 {
 			t.Errorf("after the dry run: %+v", o)
 		}
@@ -91,9 +84,7 @@ func TestVerbs(t *testing.T) {
 			t.Errorf("%+v", o)
 		}
 		p := b.verb(t, "again/retry", `{"generation":0}`).wantProblem(t, 409, "other_generation")
-		if !strings.Contains(p.Detail, "generation 1") {
-			t.Errorf("%+v", p)
-		}
+		assert.Contains(t, p.Detail, "generation 1", p)
 	})
 	t.Run("a failed order starts anew with another payment method", func(t *testing.T) {
 		t.Parallel()
@@ -107,9 +98,8 @@ func TestVerbs(t *testing.T) {
 			t.Error("it is not stored")
 		}
 		history := b.get(t, "/api/orders/declined/transitions")
-		if n := strings.Count(history.body, `"paymentMethod":"changed"`); n != 2 || strings.Contains(history.body, "pm_") {
-			t.Error(history.body)
-		}
+		assert.True(t, strings.Count(history.body, `"paymentMethod":"changed"`) == 2 && !strings.Contains(history.body, "pm_"),
+			history.body)
 		b.process(t, `{"orderId":"declined","amount":1,"item":"rare","paymentMethod":"pm_3"}`).wantStatus(t, 200)
 	})
 }
@@ -175,9 +165,8 @@ func TestVerbRequestIDs(t *testing.T) {
 			})
 		}
 		callers.Wait()
-		if n := b.count(t, `SELECT count(*) FROM books.transitions WHERE order_id = 'once' AND verb = 'approve'`); n != 1 {
-			t.Errorf("approved %d times", n)
-		}
+		assert.Equal(t, b.count(t, `SELECT count(*) FROM books.transitions WHERE order_id = 'once' AND verb = 'approve'`), 1,
+			"approved", "times")
 	})
 	t.Run("a cancellation that joins another is known by its own", func(t *testing.T) {
 		t.Parallel()
@@ -187,9 +176,7 @@ func TestVerbRequestIDs(t *testing.T) {
 			assert.Equal(t, o.StopRequested, "cancel", o)
 		}
 		b.cancel(t, "joined", "", "Prefer", "respond-async").wantStatus(t, 202)
-		if n := b.count(t, `SELECT count(*) FROM books.transitions WHERE order_id = 'joined' AND verb = 'cancel'`); n != 3 {
-			t.Errorf("%d rows", n)
-		}
+		assert.Equal(t, b.count(t, `SELECT count(*) FROM books.transitions WHERE order_id = 'joined' AND verb = 'cancel'`), 3, "rows")
 	})
 }
 
@@ -201,20 +188,15 @@ func TestVerbsAnswer(t *testing.T) {
 		b.elsewhere(t, "async")
 		began := time.Now()
 		a := b.cancel(t, "async", "", "Prefer", "respond-async")
-		if o := a.wantStatus(t, 202); o.StopRequested != "cancel" || a.header.Get("Preference-Applied") != "respond-async" {
-			t.Error(a)
-		}
-		if took := time.Since(began); took > patience/2 {
-			t.Errorf("took %s", took)
-		}
+		assert.True(t, a.wantStatus(t, 202).StopRequested == "cancel" && a.header.Get("Preference-Applied") == "respond-async", a)
+		took := time.Since(began)
+		assert.True(t, took <= patience/2, "took", took)
 	})
 	t.Run("a pause of what another replica drives is taken back", func(t *testing.T) {
 		t.Parallel()
 		b.elsewhere(t, "theirs")
-		if o := b.verb(t, "theirs/pause", "", "Prefer", "respond-async").wantStatus(t, 202); o.StopRequested != "pause" ||
-			!slices.Equal(o.AllowedActions, []string{"cancel", "resume"}) {
-			t.Errorf("%+v", o)
-		}
+		o := b.verb(t, "theirs/pause", "", "Prefer", "respond-async").wantStatus(t, 202)
+		assert.True(t, o.StopRequested == "pause" && slices.Equal(o.AllowedActions, []string{"cancel", "resume"}), o)
 		if o := b.verb(t, "theirs/resume", "", "Prefer", "respond-async").wantStatus(t, 202); o.StopRequested != "" {
 			t.Errorf("%+v", o)
 		}
@@ -230,9 +212,7 @@ func TestVerbsAnswer(t *testing.T) {
 		b.waitsFor(t, "attention", "confirming", "doubted")
 		b.exec(t, `UPDATE orders SET in_doubt_since = now(), calls = 1, retries = 1 WHERE order_id = 'doubted'`)
 		p := b.cancel(t, "doubted", "").wantProblem(t, 409, "confirm_in_doubt")
-		if !slices.Equal(p.AllowedActions, []string{"retry", "step-result"}) || p.Order == nil {
-			t.Errorf("%+v", p)
-		}
+		assert.True(t, slices.Equal(p.AllowedActions, []string{"retry", "step-result"}) && p.Order != nil, p)
 	})
 	t.Run("a redrive waits for the end of the undoing", func(t *testing.T) {
 		t.Parallel()
@@ -240,9 +220,8 @@ func TestVerbsAnswer(t *testing.T) {
 		b.process(t, `{"orderId":"undoing","amount":1,"item":"none"}`).wantStatus(t, 200)
 		b.exec(t, `INSERT INTO late_undos (order_no, generation, step, reason, due_at)
 			SELECT order_no, 0, 'charge', 'a test', now() + interval '1 hour' FROM orders WHERE order_id = 'undoing'`)
-		if p := b.verb(t, "undoing/retry", "").wantProblem(t, 409, "still_undoing"); len(p.AllowedActions) > 0 {
-			t.Errorf("%+v", p)
-		}
+		p := b.verb(t, "undoing/retry", "").wantProblem(t, 409, "still_undoing")
+		assert.True(t, len(p.AllowedActions) == 0, p)
 		byHand := `{"step":"charge","generation":0,"outcome":"done","onBehalfOf":"ann","reason":"refunded in the dashboard","requestId":"ticket"}`
 		b.verb(t, "undoing/step-result", strings.Replace(byHand, `"generation":0`, `"generation":1`, 1)).wantProblem(t, 409, "no_late_undo")
 		for range 2 {
@@ -251,9 +230,8 @@ func TestVerbsAnswer(t *testing.T) {
 			}
 		}
 		b.stock(t, "none", `{"onHand":1}`)
-		if o := b.verb(t, "undoing/retry", "").wantStatus(t, 200); o.Status != "completed" || o.Generation != 1 {
-			t.Errorf("%+v", o)
-		}
+		o := b.verb(t, "undoing/retry", "").wantStatus(t, 200)
+		assert.True(t, o.Status == "completed" && o.Generation == 1, o)
 	})
 }
 
@@ -266,9 +244,7 @@ func TestVerbsSayWhoAndWhat(t *testing.T) {
 		b.exec(t, `UPDATE orders SET in_doubt_since = now(), calls = 1, retries = 1 WHERE order_id = 'elsewhere'`)
 		const body = `{"step":"reserve","outcome":"done","onBehalfOf":"ann","reason":"seen"}`
 		p := b.verb(t, "elsewhere/step-result", body).wantProblem(t, 409, "other_step")
-		if !slices.Contains(p.AllowedActions, "step-result") || !strings.Contains(p.Detail, "charge") {
-			t.Errorf("%+v", p)
-		}
+		assert.True(t, slices.Contains(p.AllowedActions, "step-result") && strings.Contains(p.Detail, "charge"), p)
 	})
 	t.Run("who was not identified is not the service", func(t *testing.T) {
 		t.Parallel()
@@ -277,9 +253,7 @@ func TestVerbsSayWhoAndWhat(t *testing.T) {
 		for _, row := range b.get(t, "/api/orders/nameless/transitions").wantStatus(t, 200).Transitions {
 			assert.Equal(t, map[bool]string{true: "local", false: "system"}[row.Verb == "resume"], row.Actor, row)
 		}
-		if n := b.count(t, `SELECT count(*) FROM transitions WHERE actor = 'local'`); n == 0 {
-			t.Error("it is not stored")
-		}
+		assert.True(t, b.count(t, `SELECT count(*) FROM transitions WHERE actor = 'local'`) != 0, "it is not stored")
 	})
 }
 
@@ -294,13 +268,9 @@ func TestCancel(t *testing.T) {
 	t.Run("undoes a held order, and says who asked", func(t *testing.T) {
 		t.Parallel()
 		b.held(t, "stuck", nil)
-		if before := b.get(t, "/api/orders/stuck").decoded(t); !slices.Equal(before.AllowedActions, []string{"cancel", "retry"}) {
-			t.Error(before.AllowedActions)
-		}
+		assert.Equal(t, b.get(t, "/api/orders/stuck").decoded(t).AllowedActions, []string{"cancel", "retry"})
 		o := b.cancel(t, "stuck", `{"onBehalfOf":"eve","reason":"changed her mind","more":[]}`).wantStatus(t, 200)
-		if o.Status != "canceled" || o.StopRequested != "cancel" || len(o.AllowedActions) != 0 {
-			t.Errorf("%+v", o)
-		}
+		assert.True(t, o.Status == "canceled" && o.StopRequested == "cancel" && len(o.AllowedActions) == 0, o)
 		found := false
 		if newest := b.get(t, "/api/orders/stuck/transitions?sort=newest&before=3&limit=1").wantStatus(t,
 			200).Transitions; len(newest) != 1 || newest[0].Seq != 2 {
@@ -309,9 +279,7 @@ func TestCancel(t *testing.T) {
 		for _, row := range b.get(t, "/api/orders/stuck/transitions").wantStatus(t, 200).Transitions {
 			found = found || row.Verb == "cancel" && row.Actor == "local" && row.OnBehalfOf == "eve" && row.Reason == "changed her mind" && *row.From == row.To
 		}
-		if !found {
-			t.Error("the history does not say who asked")
-		}
+		assert.True(t, found, "the history does not say who asked")
 		if n := b.count(t, `SELECT count(*) FROM books.access_log WHERE event = 'cancel' AND subject = 'stuck' AND actor = 'local' AND on_behalf_of = 'eve'`); n != 1 {
 			t.Errorf("%d rows in the access log", n)
 		}
@@ -331,9 +299,8 @@ func TestCancel(t *testing.T) {
 		b.process(t, ask("done")).wantStatus(t, 200)
 		for _, header := range []string{"", "*"} {
 			a := b.cancel(t, "done", "", "If-Match", header)
-			if p := a.wantProblem(t, 409, "not_applicable"); p.Order == nil || p.Order.Status != "completed" || p.Detail == "" {
-				t.Error(a.body)
-			}
+			p := a.wantProblem(t, 409, "not_applicable")
+			assert.True(t, p.Order != nil && p.Order.Status == "completed" && p.Detail != "", a.body)
 		}
 		b.call(t, "POST /api/orders/done/cancel?dryRun=true", "").wantProblem(t, 409, "not_applicable")
 	})
@@ -372,9 +339,7 @@ func TestCancelUnderConditions(t *testing.T) {
 		t.Parallel()
 		b.elsewhere(t, "theirs")
 		a := b.cancel(t, "theirs", "", "Prefer", "wait=3")
-		if o := a.wantStatus(t, 202); o.StopRequested != "cancel" || a.header.Get("Location") != "/api/orders/theirs" {
-			t.Error(a)
-		}
+		assert.True(t, a.wantStatus(t, 202).StopRequested == "cancel" && a.header.Get("Location") == "/api/orders/theirs", a)
 	})
 	t.Run("with a body that is not valid does nothing", func(t *testing.T) {
 		t.Parallel()
@@ -482,9 +447,8 @@ func TestRefundsOverHTTP(t *testing.T) {
 	const first = "completed; 12.50; [refund]; 1 done 12.50 one is broken first 2"
 	for range 2 { // it comes again
 		a := b.verb(t, "o/refunds", `{"amount":12.5,"reason":"one is broken","requestId":"first","restock":2}`, "If-Match", before.header.Get("ETag"))
-		if got := a.refunds(t); a.status != 200 || got != first {
-			t.Errorf("%d %s", a.status, got)
-		}
+		got := a.refunds(t)
+		assert.True(t, a.status == 200 && got == first, a.status, got)
 	}
 	if item := b.get(t, "/api/inventory/widget").decoded(t); item.OnHand != 4 {
 		t.Errorf("%+v", item)

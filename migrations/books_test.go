@@ -65,9 +65,8 @@ func TestBooks(t *testing.T) {
 			FROM pg_attribute WHERE attrelid = ('books.' || $1)::regclass AND attnum > 0`, view)
 		assert.Equal(t, got, want, "books", view)
 	}
-	if n := valueOf[int](c, `SELECT count(*) FROM pg_class WHERE relnamespace = 'books'::regnamespace`); n != len(bookColumns) {
-		t.Errorf("%d views, want %d", n, len(bookColumns))
-	}
+	assert.Equal(t, valueOf[int](c, `SELECT count(*) FROM pg_class WHERE relnamespace = 'books'::regnamespace`), len(bookColumns),
+		"views")
 }
 
 func TestBooksAreReadByOrder(t *testing.T) {
@@ -93,9 +92,7 @@ func TestBooksAreReadByOrder(t *testing.T) {
 					key = "first_event_no = 17"
 				}
 				plan := c.planOf(`SELECT * FROM books.` + view + ` WHERE ` + key)
-				if strings.Contains(plan, "Seq Scan") || !strings.Contains(plan, "Index") {
-					t.Errorf("books.%s\n%s", view, plan)
-				}
+				assert.True(t, !strings.Contains(plan, "Seq Scan") && strings.Contains(plan, "Index"), "books.", view, plan)
 			}
 		})
 	}
@@ -148,9 +145,8 @@ func TestBooksSayWhatHappened(t *testing.T) {
 	assert.Equal(t, valueOf[string](c, `SELECT actor FROM books.transitions WHERE order_id = 'sold'`), "system",
 		"the service calls itself")
 	c.do(`INSERT INTO inventory (item, on_hand, reserved, tracked) VALUES ('tracked', 5, 2, true), ('untracked', 0, 2, false)`)
-	if left := valueOf[*int64](c, `SELECT available FROM books.inventory WHERE item = 'tracked'`); left == nil || *left != 3 {
-		t.Errorf("available %v", left)
-	}
+	left := valueOf[*int64](c, `SELECT available FROM books.inventory WHERE item = 'tracked'`)
+	assert.True(t, left != nil && *left == 3, "available", left)
 	if left := valueOf[*int64](c, `SELECT available FROM books.inventory WHERE item = 'untracked'`); left != nil {
 		t.Errorf("an item that is not tracked has %d left", *left)
 	}

@@ -50,9 +50,7 @@ func TestUp(t *testing.T) {
 	})
 	t.Run("of an address nobody answers at is an error", func(t *testing.T) {
 		t.Parallel()
-		if _, err := migrations.Up(t.Context(), "postgres://nobody@/none?host="+t.TempDir()); err == nil {
-			t.Error("no error")
-		}
+		assert.True(t, assert.Err(migrations.Up(t.Context(), "postgres://nobody@/none?host="+t.TempDir())) != nil, "no error")
 	})
 }
 
@@ -91,9 +89,8 @@ func refuseDown(t *testing.T, url, name string) {
 		told = r
 		return no
 	})
-	if !errors.Is(err, no) || told.Name != name || len(told.Drops) == 0 || told.Orders != 0 || told.Services != 0 {
-		t.Errorf("%s: %v, told %+v", name, err, told)
-	}
+	assert.True(t, errors.Is(err, no) && told.Name == name && len(told.Drops) != 0 && told.Orders == 0 && told.Services == 0,
+		name, err, "told", told)
 	if name == "00003_effects.sql" && !slices.Contains(told.Drops, "DROP TABLE pawl.charge_operations") {
 		t.Errorf("it does not say that refunds will be gone: %q", told.Drops)
 	}
@@ -116,9 +113,7 @@ func TestBesideANewerRelease(t *testing.T) {
 		t.Errorf("the newest migration is %s, and the schema may have changed", got)
 	}
 	err := migrations.Down(t.Context(), url, func(migrations.Rollback) error { return nil })
-	if err == nil || !strings.Contains(err.Error(), "with the release that applied it") {
-		t.Errorf("error %v", err)
-	}
+	assert.True(t, err != nil && strings.Contains(err.Error(), "with the release that applied it"), "error", err)
 }
 
 const newestApplied = `SELECT max(version_id)::text FROM public.goose_db_version`
@@ -329,13 +324,11 @@ func TestSettleOnce(t *testing.T) {
 		return place
 	}
 	first := settle("", "")
-	if second := settle("prod", "prod"); !second.Same(first) || second.Stranger("") != "" || second.Stranger("staging") == "" {
-		t.Errorf("%+v, before %+v", second, first)
-	}
+	second := settle("prod", "prod")
+	assert.True(t, second.Same(first) && second.Stranger("") == "" && second.Stranger("staging") != "", second, "before", first)
 	settle("staging", "prod")
-	if later, err := migrations.Settle(t.Context(), db.New(pool), "", cell.Cell{Number: 1, Of: 2}); err != nil || later.Cell() != cell.All {
-		t.Errorf("a later service changes the cell: %+v, %v", later, err)
-	}
+	later, err := migrations.Settle(t.Context(), db.New(pool), "", cell.Cell{Number: 1, Of: 2})
+	assert.True(t, err == nil && later.Cell() == cell.All, "a later service changes the cell", later, err)
 	ask(t, database.AdminURL, `UPDATE pawl.installation SET database_oid = 1 RETURNING ''`)
 	if place, err := migrations.Settle(t.Context(), db.New(pool), "", cell.Cell{}); err != nil || place.HomeDatabase != 1 || place.Same(first) {
 		t.Errorf("a service moves a database by itself: %+v, %v", place, err)
@@ -380,9 +373,8 @@ func TestDivide(t *testing.T) {
 		FROM pawl.orders`
 	for i, database := range []*dbtest.Database{lower, upper} {
 		for _, wrong := range []cell.Cell{{}, {Number: 1, Of: 4}} {
-			if err := migrations.Adopt(t.Context(), database.AdminURL, migrations.Adoption{Cell: wrong}); !errors.Is(err, migrations.ErrNotDivided) {
-				t.Errorf("%v: %v", wrong, err)
-			}
+			assert.ErrorIs(t, migrations.Adopt(t.Context(), database.AdminURL, migrations.Adoption{Cell: wrong}), migrations.ErrNotDivided,
+				wrong)
 		}
 		if err := migrations.Adopt(t.Context(), database.AdminURL, migrations.Adoption{Cell: halves[1-i]}); err == nil || !strings.Contains(err.Error(), "becomes cell "+halves[i].String()) {
 			t.Errorf("both databases can become the same half: %v", err)
@@ -425,18 +417,15 @@ func TestAdoptAsCopy(t *testing.T) {
 	adoption := migrations.Adoption{AsCopy: true, Name: "staging", Actor: "ann"}
 	assert.ErrorIs(t, migrations.Adopt(t.Context(), database.URL, adoption), migrations.ErrNotOwner, "the service adopts")
 	var inUse *migrations.InUse
-	if err := migrations.Adopt(t.Context(), database.AdminURL, adoption); !errors.As(err, &inUse) {
-		t.Errorf("adopted while a service drives it: %v", err)
-	}
+	err := migrations.Adopt(t.Context(), database.AdminURL, adoption)
+	assert.True(t, errors.As(err, &inUse), "adopted while a service drives it", err)
 	assert.Equal(t, ask(t, database.AdminURL, identity)+ask(t, database.AdminURL, rest), before+was, "has changed to")
 	ask(t, database.AdminURL, `UPDATE pawl.event_relay SET due_at = now() RETURNING ''`)
 	assert.NoError(t, migrations.Adopt(t.Context(), database.AdminURL, adoption))
-	if now := ask(t, database.AdminURL, identity); now[:36] == before[:36] || now[37:101] == before[37:101] || now[101:] != " staging" {
-		t.Errorf("%s has become %s", before, now)
-	}
-	if now := ask(t, database.AdminURL, rest); now != "disabled the database is a copy f t; disabled by test f t, 0, 0, 0, 1" {
-		t.Errorf("%s has become %s", was, now)
-	}
+	now := ask(t, database.AdminURL, identity)
+	assert.True(t, now[:36] != before[:36] && now[37:101] != before[37:101] && now[101:] == " staging", before, "has become", now)
+	assert.Equal(t, ask(t, database.AdminURL, rest), "disabled the database is a copy f t; disabled by test f t, 0, 0, 0, 1",
+		was, "has become")
 	if here := ask(t, database.AdminURL, `SELECT (i.system_identifier = c.system_identifier AND i.database_oid = d.oid)::text FROM pawl.installation AS i, pg_control_system() AS c, pg_database AS d
 		WHERE d.datname = current_database()`); here != "true" {
 		t.Error("it does not belong where it is")

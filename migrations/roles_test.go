@@ -184,9 +184,7 @@ func TestServiceBecomesNobody(t *testing.T) {
 		t.Fatal(session, err) // it ends with its token
 	}
 	stolen("the hash of a cookie", `SELECT count(*) FROM pawl.sessions AS s, pawl.open_session(s.sha256`+chosen)
-	if _, err := control.OpenSession(t.Context(), link, "", netip.Addr{}); !errors.Is(err, access.ErrLink) {
-		t.Error("a link that was opened:", err)
-	}
+	assert.ErrorIs(t, assert.Err(control.OpenSession(t.Context(), link, "", netip.Addr{})), access.ErrLink, "a link that was opened")
 	by := access.Request{Session: session.Cookie}
 	if p, err := control.Identify(t.Context(), by); err != nil || p.Name != session.Name {
 		t.Error(p, err)
@@ -229,9 +227,8 @@ func TestInventedEntries(t *testing.T) {
 		report, err := books.Verify(t.Context(), r.Pool, books.Options{})
 		must(err)
 		log := report.Checks[slices.IndexFunc(report.Checks, func(c books.Check) bool { return c.Name == "access_log" })]
-		if log.Checked != 6+want || log.Violations != want {
-			t.Errorf("of %d entries %d are invented, want %d: %v", log.Checked, log.Violations, want, log.Offenders)
-		}
+		assert.True(t, log.Checked == 6+want && log.Violations == want,
+			"of", log.Checked, "entries", log.Violations, "are invented, want", want, log.Offenders)
 	}
 	wantInvented(0) // one of each kind
 	_, err = r.as(t, "serve").Exec(t.Context(), `INSERT INTO pawl.access_log (event, actor, subject, detail)
@@ -253,9 +250,8 @@ func TestReadersSeeTheBooks(t *testing.T) {
 	}
 	for _, view := range views {
 		var all string
-		if err := conn.QueryRow(t.Context(), `SELECT coalesce(jsonb_agg(v), '[]')::text FROM books.`+view+` AS v`).Scan(&all); err != nil {
-			t.Errorf("%s: %v", view, err)
-		}
+		assert.NoError(t, conn.QueryRow(t.Context(), `SELECT coalesce(jsonb_agg(v), '[]')::text FROM books.`+view+` AS v`).Scan(&all),
+			view)
 	}
 	var status string
 	if err := conn.QueryRow(t.Context(), `SELECT status FROM books.orders WHERE order_id = 'planted'`).Scan(&status); err != nil || status != string(fsm.Completed) {
@@ -284,9 +280,7 @@ func TestServiceMaySendItsStatements(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	})
-	if seen < 100 {
-		t.Errorf("%d statements", seen)
-	}
+	assert.True(t, seen >= 100, seen, "statements")
 }
 
 // TestRolesOfAnOrdinaryOwner: nobody has to be a superuser, and again after a migration changes nothing but what it added.
@@ -304,9 +298,8 @@ func TestRolesOfAnOrdinaryOwner(t *testing.T) {
 	assert.Equal(t, ask(t, empty, owned), "0", "tables belong to others")
 	up(t, as("_serve")) // nothing is pending: a service starts
 	assert.Equal(t, applied(t, as("_serve")), len(names(t)), "the service sees migrations")
-	if err := migrations.Down(t.Context(), as("_serve"), func(migrations.Rollback) error { return nil }); !errors.Is(err, migrations.ErrNotOwner) {
-		t.Errorf("the service takes a migration back: %v", err)
-	}
+	assert.ErrorIs(t, migrations.Down(t.Context(), as("_serve"), func(migrations.Rollback) error { return nil }), migrations.ErrNotOwner,
+		"the service takes a migration back")
 	down(t, as("_owner"))
 	assert.ErrorIs(t, assert.Err(migrations.Up(t.Context(), as("_serve"))), migrations.ErrNotOwner, "the service migrates")
 	ready := func() error {
@@ -354,9 +347,7 @@ func ordinaryOwner(t *testing.T, empty, prefix string) {
 	assert.NoError(t, err)
 	exec := func(sql string) {
 		t.Helper()
-		if _, err := admin.Exec(context.WithoutCancel(t.Context()), strings.ReplaceAll(sql, "PREFIX", prefix)); err != nil {
-			t.Fatalf("%s: %v", sql, err)
-		}
+		assert.NoError(t, assert.Err(admin.Exec(context.WithoutCancel(t.Context()), strings.ReplaceAll(sql, "PREFIX", prefix))), sql)
 	}
 	exec(`CREATE ROLE PREFIX_admin CREATEROLE`)
 	exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I OWNER TO PREFIX_admin', current_database()); END $$`)
@@ -389,9 +380,7 @@ func stockGoose(t *testing.T, url string) {
 func TestRolesSQL(t *testing.T) {
 	t.Parallel()
 	text, err := migrations.RolesSQL("shop")
-	if err != nil || strings.Contains(text, "pawl_") || strings.Count(text, "shop_serve") < 5 {
-		t.Error(text, err)
-	}
+	assert.True(t, err == nil && !strings.Contains(text, "pawl_") && strings.Count(text, "shop_serve") >= 5, text, err)
 	for _, prefix := range []string{"", "Shop", "shop; DROP TABLE x", "1shop", strings.Repeat("x", 41)} {
 		assert.ErrorIs(t, assert.Err(migrations.RolesSQL(prefix)), migrations.ErrPrefix, prefix)
 	}

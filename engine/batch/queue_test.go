@@ -73,9 +73,7 @@ func TestBehind(t *testing.T) {
 				q.Add(20) // waits until those before it are through
 				<-time.After(10*time.Second + time.Nanosecond)
 				assert.Equal(t, q.Behind(5*time.Second), c.want)
-				if q.Behind(time.Minute) {
-					t.Error("nobody has waited for a minute")
-				}
+				assert.True(t, !q.Behind(time.Minute), "nobody has waited for a minute")
 			})
 		})
 	}

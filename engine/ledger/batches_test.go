@@ -25,9 +25,7 @@ func TestBatches(t *testing.T) {
 			for _, m := range moved {
 				seen[m.OrderNo] = true
 			}
-			if len(moved) != 3 || len(seen) != 3 {
-				t.Errorf("moved %+v", moved)
-			}
+			assert.True(t, len(moved) == 3 && len(seen) == 3, "moved", moved)
 			want := map[fsm.State]string{
 				fsm.Charging:   "charges 3/0 reservations 0/0 stock 0 of 10",
 				fsm.Reserving:  "charges 3/0 reservations 3/0 stock 6 of 10",
@@ -53,9 +51,7 @@ func TestBatches(t *testing.T) {
 		l.all(l.set(nos[2])) // another status
 		l.exec(`UPDATE orders SET fence = 2 WHERE order_no = $1`, nos[3])
 		moved := l.move(l.set(nos...))
-		if len(moved) != 1 || moved[0].OrderNo != nos[0] {
-			t.Errorf("moved %+v", moved)
-		}
+		assert.True(t, len(moved) == 1 && moved[0].OrderNo == nos[0], "moved", moved)
 	})
 	t.Run("a locked order is left out and stalls nobody", func(t *testing.T) {
 		t.Parallel()
@@ -66,9 +62,7 @@ func TestBatches(t *testing.T) {
 			tx := l.begin()
 			assert.NoError(t, assert.Err(tx.Exec(t.Context(), `SELECT FROM orders WHERE order_no = $1 FOR UPDATE`, nos[0])))
 			moved := l.move(l.set(nos...))
-			if len(moved) != 1 || moved[0].OrderNo != nos[1] || moved[0].ToStatus != want {
-				t.Errorf("moved %+v", moved)
-			}
+			assert.True(t, len(moved) == 1 && moved[0].OrderNo == nos[1] && moved[0].ToStatus == want, "moved", moved)
 			l.must(tx.Rollback(t.Context()))
 			l.all(l.set(nos[0]))
 		}
@@ -101,9 +95,7 @@ func TestEffectsExistIfAndOnlyIfTheMoveWon(t *testing.T) {
 		l.exec(`INSERT INTO charges (order_no, generation, currency, amount) VALUES ($1, 0, 'USD', 1)`, nos[1])
 		before := l.snapshot()
 		moved, err := ledger.Moves[fsm.Charging](t.Context(), l.query, l.set(nos...))
-		if len(moved) > 0 || pg.FaultOf(err) != pg.Bad {
-			t.Errorf("moved %v, error %v", moved, err)
-		}
+		assert.True(t, len(moved) == 0 && pg.FaultOf(err) == pg.Bad, "moved", moved, "error", err)
 		assert.Equal(t, l.snapshot(), before, "something was written")
 	})
 	t.Run("whoever comes at the same time, each order moves once", func(t *testing.T) {

@@ -52,17 +52,13 @@ func TestWhichCommitsWait(t *testing.T) {
 					got := l.commitsWith(func(q *db.Queries, _ pgx.Tx) {
 						moved, err := move(t.Context(), q, set)
 						l.must(err)
-						if len(moved) != 1 || moved[0].ToStatus != m.to {
-							t.Fatalf("%s: moved %+v", name, moved)
-						}
+						assert.True(t, len(moved) == 1 && moved[0].ToStatus == m.to, name, "moved", moved)
 					})
 					want := "on"
 					if w, ok := wants[m.to]; ok && (name == "short" || m.from == fsm.Charging) { // the full reservation is rare: it waits
 						want = w
 					}
-					if got != want {
-						t.Errorf("%s: synchronous_commit is %s, want %s", name, got, want)
-					}
+					assert.Equal(t, got, want, name, "synchronous_commit")
 				}
 			})
 		}
@@ -79,9 +75,7 @@ func TestWhichCommitsWait(t *testing.T) {
 			got := l.commitsWith(func(q *db.Queries, _ pgx.Tx) {
 				moved, err := ledger.LineMoves[fsm.Reserving](t.Context(), q, l.set(nos...))
 				l.must(err)
-				if len(moved) != len(nos) {
-					t.Fatalf("moved %+v", moved)
-				}
+				assert.Equal(t, len(moved), len(nos), "moved", moved)
 			})
 			assert.Equal(t, got, want, len(nos), "orders")
 		}
@@ -95,9 +89,7 @@ func TestWhichCommitsWait(t *testing.T) {
 		if got := l.commitsWith(func(q *db.Queries, _ pgx.Tx) {
 			moved, err := ledger.Moves[fsm.Charging](t.Context(), q, l.set(nos...))
 			l.must(err)
-			if len(moved) != 2 {
-				t.Fatalf("moved %+v", moved)
-			}
+			assert.Equal(t, len(moved), 2, "moved", moved)
 		}); got != "on" {
 			t.Errorf("synchronous_commit is %s", got)
 		}
@@ -152,9 +144,7 @@ func TestWhichAdmissionsWait(t *testing.T) {
 		got := l.commitsWith(func(q *db.Queries, _ pgx.Tx) {
 			setting, stored, err := admit(q)
 			l.must(err)
-			if stored == 0 {
-				t.Errorf("%s: no order is stored", name)
-			}
+			assert.True(t, stored != 0, name, "no order is stored")
 			want = setting
 		})
 		assert.Equal(t, got, want, name)
@@ -186,9 +176,8 @@ func TestNumberingInDoubt(t *testing.T) {
 				l.must(err)
 				assert.Equal(t, got, db.OrderNumberingRenewRow{Relaxed: true, Renewed: renews})
 			}
-			if next := l.order("widget", 1); next <= last+1_000_000_000 || next > last+2_000_000_100 {
-				t.Errorf("order_no %d comes after %d", next, last)
-			}
+			next := l.order("widget", 1)
+			assert.True(t, next > last+1_000_000_000 && next <= last+2_000_000_100, "order_no", next, "comes after", last)
 		})
 	}
 	t.Run("where a crash leaves the row", func(t *testing.T) {
@@ -202,9 +191,7 @@ func TestNumberingInDoubt(t *testing.T) {
 			assert.Equal(t, l.commitsWith(func(q *db.Queries, _ pgx.Tx) {
 				_, stored, err := admit(q)
 				l.must(err)
-				if stored == 0 {
-					t.Errorf("%s: no order is stored", way)
-				}
+				assert.True(t, stored != 0, way, "no order is stored")
 			}), "on", way)
 		}
 	})

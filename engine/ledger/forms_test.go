@@ -43,9 +43,7 @@ func TestFormsOfAMoveAgree(t *testing.T) {
 	})
 	t.Logf("%v", outcomes)
 	for _, s := range []fsm.State{fsm.Reserving, fsm.Confirming, fsm.Completed, fsm.Canceled, fsm.Refunding, fsm.Releasing} {
-		if outcomes[s] == 0 {
-			t.Errorf("no order went to %s", s)
-		}
+		assert.True(t, outcomes[s] != 0, "no order went to", s)
 	}
 }
 

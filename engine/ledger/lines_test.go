@@ -13,6 +13,7 @@ import (
 	"pawl/engine/ledger"
 	"pawl/fsm"
 	"pawl/internal/orders"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -87,9 +88,7 @@ func TestReserveLines(t *testing.T) {
 			nos := l.baskets(c.baskets...)
 			verdicts := l.reserveLines(l.set(nos...))
 			for i, no := range nos {
-				if verdicts[no] != c.want[i] {
-					t.Errorf("order %d: %q, want %q", i, verdicts[no], c.want[i])
-				}
+				assert.Equal(t, verdicts[no], c.want[i], "order", i)
 			}
 			if left := value[string](l, `SELECT string_agg(item || ' ' || on_hand - reserved, ', ' ORDER BY item) FROM inventory`); left != c.left {
 				t.Errorf("left: %s, want %s", left, c.left)
@@ -100,9 +99,8 @@ func TestReserveLines(t *testing.T) {
 		t.Parallel()
 		l := open(t)
 		nos := l.baskets([]orders.Line{units("new", 1), units("other", 2)})
-		if verdicts := l.reserveLines(l.set(nos...)); len(verdicts) > 0 {
-			t.Errorf("decided: %v", verdicts)
-		}
+		verdicts := l.reserveLines(l.set(nos...))
+		assert.True(t, len(verdicts) == 0, "decided", verdicts)
 		if verdicts := l.reserveLines(l.set(nos...)); verdicts[nos[0]] != fsm.Confirming {
 			t.Errorf("decided: %v", verdicts)
 		}
@@ -194,22 +192,17 @@ func TestConfirmAndReleaseLines(t *testing.T) {
 	nos := l.baskets(basket, basket)[:1]
 	l.reserveLines(l.set(nos...))
 	l.has("tea", "3 of 5 tracked")
-	if _, err := ledger.LineMoves[fsm.Confirming](t.Context(), l.query, l.set(nos...)); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(ledger.LineMoves[fsm.Confirming](t.Context(), l.query, l.set(nos...))))
 	l.has("tea", "0 of 2 tracked")
 	l.has("cup", "0 of 4 tracked")
 	other := l.baskets([]orders.Line{units("cup", 4), units("tea", 2)})
 	l.reserveLines(l.set(other...))
 	l.has("cup", "4 of 4 tracked")
 	l.stop(other[0])
-	if _, err := ledger.LineMoves[fsm.Confirming](t.Context(), l.query, l.set(other...)); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(ledger.LineMoves[fsm.Confirming](t.Context(), l.query, l.set(other...))))
 	l.all(l.set(other...)) // release
 	l.has("cup", "0 of 4 tracked")
 	l.has("tea", "0 of 2 tracked")
-	if released := value[string](l, `SELECT string_agg(item || ' ' || (released_at IS NOT NULL), ', ' ORDER BY line) FROM reservations WHERE order_no = $1`, other[0]); strings.Contains(released, "false") {
-		t.Errorf("released: %s", released)
-	}
+	released := value[string](l, `SELECT string_agg(item || ' ' || (released_at IS NOT NULL), ', ' ORDER BY line) FROM reservations WHERE order_no = $1`, other[0])
+	assert.True(t, !strings.Contains(released, "false"), "released", released)
 }

@@ -6,6 +6,7 @@ import (
 
 	"pawl/engine/ledger"
 	"pawl/fsm"
+	"pawl/test/assert"
 )
 
 // decide sends orders to be reserved and says what became of each.
@@ -103,9 +104,7 @@ func TestReserve(t *testing.T) {
 		l.all(l.set(no))
 		failure := value[string](l, `SELECT format('%s %s %s', failure_step, failure_code, outcome) FROM orders WHERE order_no = $1`, no)
 		reason := value[string](l, `SELECT reason FROM transitions WHERE order_no = $1 ORDER BY seq DESC LIMIT 1`, no)
-		if failure != "reserve out_of_stock failed" || reason != "out_of_stock" {
-			t.Errorf("%s, %s", failure, reason)
-		}
+		assert.True(t, failure == "reserve out_of_stock failed" && reason == "out_of_stock", failure, reason)
 	})
 	t.Run("who is stopped takes nothing, and leaves room for others", func(t *testing.T) {
 		t.Parallel()

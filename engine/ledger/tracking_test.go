@@ -42,9 +42,8 @@ func TestTrackingBegins(t *testing.T) {
 				t.Fatal("did not wait for the reservation")
 			}
 			l.must(reserving.Commit(t.Context()))
-			if err := <-set; err != nil || len(rows) > 0 {
-				t.Errorf("set to %+v, %v", rows, err)
-			}
+			err := <-set
+			assert.True(t, err == nil && len(rows) == 0, "set to", rows, err)
 			l.has("widget", "3 of 0 untracked")
 			l.stock("widget", 3)
 			l.has("widget", "3 of 3 tracked")
@@ -146,9 +145,8 @@ func TestLockedStock(t *testing.T) {
 			l.must(err)
 			began := time.Now()
 			_, err = ledger.Moves[state](t.Context(), l.query, set)
-			if waited := time.Since(began); pg.FaultOf(err) != pg.Busy || waited < 500*time.Millisecond {
-				t.Errorf("after %s: %v", waited, err)
-			}
+			waited := time.Since(began)
+			assert.True(t, pg.FaultOf(err) == pg.Busy && waited >= 500*time.Millisecond, "after", waited, err)
 			l.must(tx.Rollback(t.Context()))
 			assert.Equal(t, l.snapshot(), before, "something was written")
 			l.all(set)

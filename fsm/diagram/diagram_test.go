@@ -43,9 +43,8 @@ func TestEveryEdgeIsInTheTableAndInTheDiagram(t *testing.T) {
 			t.Errorf("the diagram does not have %q once", arrow)
 		}
 	}
-	if !strings.Contains(Mermaid(), "    [*] --> pending\n") || strings.Count(Mermaid(), "--> [*]") != 3 {
-		t.Error("the diagram does not begin at pending and end at three states")
-	}
+	assert.True(t, strings.Contains(Mermaid(), "    [*] --> pending\n") && strings.Count(Mermaid(), "--> [*]") == 3,
+		"the diagram does not begin at pending and end at three states")
 }
 
 func TestSVG(t *testing.T) {
@@ -121,13 +120,10 @@ func TestPictureOfMany(t *testing.T) {
 	for text, class := range map[string]string{"10,000+": "count", "charging": "name", `</title><b>"`: "ahead"} {
 		assert.Equal(t, classes[text], []string{class}, text, "is drawn as")
 	}
-	if links["charging"] != p.States[fsm.Charging].Link || links["10,000+"] != links["charging"] || links["failed"] != "" {
-		t.Errorf("links: %q", links)
-	}
+	assert.True(t, links["charging"] == p.States[fsm.Charging].Link && links["10,000+"] == links["charging"] && links["failed"] == "",
+		"links", links)
 	for _, trick := range []string{"<script", "walked", "now", "path\""} {
-		if strings.Contains(string(p.HTML()), trick) {
-			t.Errorf("the picture of no order in particular has %s", trick)
-		}
+		assert.True(t, !strings.Contains(string(p.HTML()), trick), "the picture of no order in particular has", trick)
 	}
 }
 
@@ -211,9 +207,8 @@ func TestLayout(t *testing.T) {
 			t.Errorf("%d places for %d states, %d routes for %d edges", len(places), len(fsm.States()), len(routes), len(fsm.Edges()))
 		}
 		for _, e := range fsm.Edges() {
-			if _, ok := routes[[2]fsm.State{e.From, e.To}]; !ok {
-				t.Errorf("%s to %s has no route", e.From, e.To)
-			}
+			_, ok := routes[[2]fsm.State{e.From, e.To}]
+			assert.True(t, ok, e.From, "to", e.To, "has no route")
 		}
 	})
 	t.Run("no edge runs through a box", func(t *testing.T) {
@@ -221,9 +216,7 @@ func TestLayout(t *testing.T) {
 		for _, e := range fsm.Edges() {
 			for _, p := range along(routeOf(e).way) {
 				for _, box := range boxes() {
-					if box.holds(p) {
-						t.Fatalf("%s to %s runs through %s at %v", e.From, e.To, box.name, p)
-					}
+					assert.True(t, !box.holds(p), e.From, "to", e.To, "runs through", box.name, "at", p)
 				}
 			}
 		}
@@ -242,9 +235,7 @@ func TestLayout(t *testing.T) {
 		t.Parallel()
 		for i, rate := range rates() {
 			for _, other := range append(boxes(), labels()...) {
-				if rate.touches(other) {
-					t.Errorf("%s touches %s", rate.name, other.name)
-				}
+				assert.True(t, !rate.touches(other), rate.name, "touches", other.name)
 			}
 			for k, e := range fsm.Edges() {
 				for _, p := range along(routeOf(e).way) {
@@ -261,9 +252,7 @@ func TestLayout(t *testing.T) {
 		all := labels()
 		for i, label := range all {
 			for _, other := range append(boxes(), all[i+1:]...) {
-				if label.touches(other) {
-					t.Errorf("label of %s touches %s", label.name, other.name)
-				}
+				assert.True(t, !label.touches(other), "label of", label.name, "touches", other.name)
 			}
 			for k, e := range fsm.Edges() {
 				for _, p := range along(routeOf(e).way) {
@@ -272,9 +261,8 @@ func TestLayout(t *testing.T) {
 					}
 				}
 			}
-			if !paper.holds(point{label.left, label.top}) || !paper.holds(point{label.right, label.bottom}) {
-				t.Errorf("label of %s is not on the paper", label.name)
-			}
+			assert.True(t, paper.holds(point{label.left, label.top}) && paper.holds(point{label.right, label.bottom}),
+				"label of", label.name, "is not on the paper")
 		}
 	})
 }

@@ -55,9 +55,7 @@ func TestOpenService(t *testing.T) {
 			t.Errorf("%s: %+v, %v", q.name, p, err)
 		}
 	}
-	if !c.Open(t.Context()) {
-		t.Error("not open")
-	}
+	assert.True(t, c.Open(t.Context()), "not open")
 }
 
 // TestStopped: who asks after Stop is told that nobody can tell.
@@ -66,9 +64,8 @@ func TestStopped(t *testing.T) {
 	c, d := open(t)
 	shop := create(t, d, "shop", access.Submit)
 	c.Stop()
-	if p, err := c.Identify(t.Context(), bearer(shop.Token)); p != nil || !errors.Is(err, access.ErrUnavailable) {
-		t.Error(p, err)
-	}
+	p, err := c.Identify(t.Context(), bearer(shop.Token))
+	assert.True(t, p == nil && errors.Is(err, access.ErrUnavailable), p, err)
 }
 
 func create(t *testing.T, d *dbtest.Database, name string, roles ...access.Role) access.Issued {
@@ -126,17 +123,14 @@ func TestTokensAreRemembered(t *testing.T) {
 				if _, err := c.Identify(t.Context(), bearer(token)); err != nil {
 					t.Error(err)
 				}
-				if _, err := c.Identify(t.Context(), bearer(token[:60]+"1234")); err == nil {
-					t.Error("it is taken")
-				}
+				assert.True(t, assert.Err(c.Identify(t.Context(), bearer(token[:60]+"1234"))) != nil, "it is taken")
 			}
 		})
 	}
 	callers.Wait()
 	most := 2 + 2*int(time.Since(began)/time.Second) // one, the note of its use, and one for every two seconds
-	if sent := counter.Sent() - before; sent > most {
-		t.Errorf("%d statements, want %d at most", sent, most)
-	}
+	sent := counter.Sent() - before
+	assert.True(t, sent <= most, sent, "statements, want", most, "at most")
 }
 
 // TestManyRequestsAtOnce: a client that begins with many at once has not tried many tokens, and neither have many clients
@@ -174,9 +168,8 @@ func TestAddressOfSomebodyWhoGuesses(t *testing.T) {
 			break
 		}
 	}
-	if _, err := c.Identify(t.Context(), bearer(other)); over == nil || !errors.As(err, &over) {
-		t.Errorf("one who was not seen before: %v, want what the guesses are answered", err)
-	}
+	_, err := c.Identify(t.Context(), bearer(other))
+	assert.True(t, over != nil && errors.As(err, &over), "one who was not seen before", err, "want what the guesses are answered")
 	c.Forget()
 	if p, err := c.Identify(t.Context(), bearer(token)); err != nil || p.Name != "token:shop" {
 		t.Errorf("one who is known: %v, %v", p, err)
@@ -191,9 +184,7 @@ func TestADatabaseThatIsAway(t *testing.T) {
 	token, c := create(t, d, "shop", access.Submit).Token, control(t, pool)
 	pool.Close()
 	assert.ErrorIs(t, assert.Err(c.Identify(t.Context(), bearer(token))), access.ErrUnavailable, "with a token")
-	if c.Open(t.Context()) {
-		t.Error("it is open")
-	}
+	assert.True(t, !c.Open(t.Context()), "it is open")
 }
 
 // TestLostReads: nobody hears of it when the connection is lost by which it is read who he is.
@@ -212,9 +203,8 @@ func TestLostReads(t *testing.T) {
 			}
 			return dbtest.Passes
 		})
-		if p, err := c.Identify(t.Context(), bearer(issued.Token)); err != nil || p.Name != "token:"+name {
-			t.Errorf("%v: %+v, %v", fate, p, err)
-		}
+		p, err := c.Identify(t.Context(), bearer(issued.Token))
+		assert.True(t, err == nil && p.Name == "token:"+name, fate, p, err)
 	}
 	proxy.On(nil)
 	assert.Equal(t, lost.Load(), 2, "reads were lost")
@@ -254,9 +244,7 @@ func TestTokensAreHashed(t *testing.T) {
 	secret, found := issued.Token[len("pawl_")+len(issued.ID):], 0
 	err := d.Pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM tokens AS t WHERE strpos(t::text, $1) > 0)
 		+ (SELECT count(*) FROM access_log AS l WHERE strpos(l::text, $1) > 0)`, secret).Scan(&found)
-	if err != nil || found != 0 {
-		t.Errorf("the secret is in %d rows: %v", found, err)
-	}
+	assert.True(t, err == nil && found == 0, "the secret is in", found, "rows", err)
 }
 
 // TestTokensAreKept: without its rows the service would be open again.
@@ -265,8 +253,6 @@ func TestTokensAreKept(t *testing.T) {
 	_, d := open(t)
 	create(t, d, "shop", access.Submit)
 	for _, statement := range []string{`DELETE FROM tokens`, `TRUNCATE tokens`, `DELETE FROM access_log`, `UPDATE access_log SET actor = 'me'`} {
-		if _, err := d.Pool.Exec(t.Context(), statement); err == nil {
-			t.Error(statement)
-		}
+		assert.True(t, assert.Err(d.Pool.Exec(t.Context(), statement)) != nil, statement)
 	}
 }

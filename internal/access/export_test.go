@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pawl/test/assert"
 )
 
 // Forget has the time pass for which tokens are valid.
@@ -34,13 +36,11 @@ func TestTokenForm(t *testing.T) {
 		if token[at] == 'A' {
 			other = "B"
 		}
-		if _, ok := tokenID(token[:at] + other + token[at+1:]); ok {
-			t.Errorf("%s is taken with another character at %d", token, at)
-		}
+		_, ok := tokenID(token[:at] + other + token[at+1:])
+		assert.True(t, !ok, token, "is taken with another character at", at)
 	}
 	for _, text := range []string{"", "pawl_", token[:len(token)-1], token + "0", strings.ToUpper(token), strings.Repeat("x", len(token))} {
-		if _, ok := tokenID(text); ok {
-			t.Errorf("%q is taken for a token", text)
-		}
+		_, ok := tokenID(text)
+		assert.True(t, !ok, text, "is taken for a token")
 	}
 }

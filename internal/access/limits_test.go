@@ -22,16 +22,13 @@ func wantOver(t *testing.T, over *Exceeded, name string, pause time.Duration) {
 	if over == nil {
 		t.Fatal("admitted")
 	}
-	if over.Quota.Name != name || over.Quota.Remaining != 0 || over.Pause.Round(time.Millisecond) != pause {
-		t.Fatalf("%+v, want %s and a pause of %s", over, name, pause)
-	}
+	assert.True(t, over.Quota.Name == name && over.Quota.Remaining == 0 && over.Pause.Round(time.Millisecond) == pause,
+		over, name, "and a pause of", pause)
 }
 
 func wantIn(t *testing.T, over *Exceeded) {
 	t.Helper()
-	if over != nil {
-		t.Fatalf("%+v", over)
-	}
+	assert.True(t, over == nil, over)
 }
 
 func TestLimits(t *testing.T) {
@@ -118,9 +115,8 @@ func TestLimitsOfManyCallers(t *testing.T) {
 	for n := range usagesMost {
 		of(strconv.Itoa(n))
 	}
-	if n := len(all.known); n > usagesMost || of("oidc:working") != working || of("oidc:resting") == resting {
-		t.Errorf("%d are known", n)
-	}
+	n := len(all.known)
+	assert.True(t, n <= usagesMost && of("oidc:working") == working && of("oidc:resting") != resting, n, "are known")
 }
 
 func TestFailedAttempts(t *testing.T) {

@@ -153,9 +153,7 @@ func (i *testIssuer) trusting(t *testing.T) *issuer {
 func wantRefused(t *testing.T, err error) {
 	t.Helper()
 	refused, ok := errors.AsType[*NotIdentified](err)
-	if !ok || !refused.Invalid {
-		t.Fatalf("%v, want a refusal", err)
-	}
+	assert.True(t, ok && refused.Invalid, err, "want a refusal")
 }
 
 func TestOIDC(t *testing.T) {
@@ -193,9 +191,8 @@ func TestOIDC(t *testing.T) {
 			t.Parallel()
 			p, err := trusting.identify(t.Context(), i.tokenWith(cmp.Or(c.key, firstKey), c.header, c.changes))
 			assert.NoError(t, err)
-			if got := strings.TrimSpace(fmt.Sprintf("%s [%s]", p.Email, p.Roles)); p.Name != "oidc:"+i.URL+"#u-17" || got != c.want {
-				t.Errorf("%s %s, want u-17 %s", p.Name, got, c.want)
-			}
+			got := strings.TrimSpace(fmt.Sprintf("%s [%s]", p.Email, p.Roles))
+			assert.True(t, p.Name == "oidc:"+i.URL+"#u-17" && got == c.want, p.Name, got, "want u-17", c.want)
 		})
 	}
 }
@@ -214,9 +211,8 @@ func TestOIDCSubjects(t *testing.T) {
 			t.Errorf("%q: %v", subject, err)
 			continue
 		}
-		if other, taken := seen[p.Name]; taken {
-			t.Errorf("%q is %s, which is %q", subject, p.Name, other)
-		}
+		other, taken := seen[p.Name]
+		assert.True(t, !taken, subject, "is", p.Name, "which is", other)
 		seen[p.Name] = subject
 		if issuer, rest, _ := strings.Cut(strings.TrimPrefix(p.Name, "oidc:"), "#"); issuer != i.URL || rest != subject {
 			t.Errorf("%s is read as %q of %s", p.Name, rest, issuer)
@@ -229,9 +225,8 @@ func TestOIDCSubjects(t *testing.T) {
 		"a letter of another script": "\u0443-17", "a full-width letter": "\uff55-17", "U+FFFD": "\ufffd", "private": "\ue000",
 	} {
 		_, err := trusting.identify(t.Context(), i.token(firstKey, map[string]any{"sub": subject}))
-		if refused, ok := errors.AsType[*NotIdentified](err); !ok || !refused.Invalid {
-			t.Errorf("a subject that is %s: %v", name, err)
-		}
+		refused, ok := errors.AsType[*NotIdentified](err)
+		assert.True(t, ok && refused.Invalid, "a subject that is", name, err)
 	}
 }
 
@@ -286,9 +281,7 @@ func TestOIDCRefuses(t *testing.T) {
 			t.Parallel()
 			_, err := trusting.identify(t.Context(), token)
 			wantRefused(t, err)
-			if strings.Contains(err.Error(), stranger.URL) {
-				t.Error("the answer repeats what the token claims:", err)
-			}
+			assert.True(t, !strings.Contains(err.Error(), stranger.URL), "the answer repeats what the token claims", err)
 		})
 	}
 }
@@ -348,13 +341,9 @@ func TestOIDCKeys(t *testing.T) {
 			for n := range 40 {
 				callers.Go(func() {
 					bad := testKey{fmt.Sprint("unknown-", n), otherKey.algorithm, otherKey.private}
-					if _, err := trusting.identify(t.Context(), i.token(bad, nil)); err == nil {
-						t.Error("taken")
-					}
+					assert.True(t, assert.Err(trusting.identify(t.Context(), i.token(bad, nil))) != nil, "taken")
 					bad.id = firstKey.id // a signature that is wrong is no reason to ask either
-					if _, err := trusting.identify(t.Context(), i.token(bad, nil)); err == nil {
-						t.Error("taken")
-					}
+					assert.True(t, assert.Err(trusting.identify(t.Context(), i.token(bad, nil))) != nil, "taken")
 				})
 			}
 			callers.Wait()
@@ -408,9 +397,8 @@ func TestOIDCRemembers(t *testing.T) {
 		maria := &Principal{Name: "oidc:https://id.example.com#u-17"}
 		want := func(token string, want *Principal) {
 			t.Helper()
-			if got := i.remembered(token); got != want {
-				t.Errorf("%s is of %v", token, got)
-			}
+			got := i.remembered(token)
+			assert.True(t, got == want, token, "is of", got)
 		}
 		i.remember("long", maria, time.Now().Add(time.Hour))
 		i.remember("short", maria, time.Now().Add(time.Second))
@@ -425,9 +413,8 @@ func TestOIDCRemembers(t *testing.T) {
 		for n := range 2 * rememberedMost {
 			i.remember(strconv.Itoa(n), maria, time.Now().Add(time.Hour))
 		}
-		if n := i.good.Len(); n > rememberedMost {
-			t.Error(n, "are remembered")
-		}
+		n := i.good.Len()
+		assert.True(t, n <= rememberedMost, n, "are remembered")
 	})
 }
 
@@ -454,9 +441,7 @@ func mustIdentify(t *testing.T, trusting *issuer, token string) {
 func TestIssuerSettings(t *testing.T) {
 	t.Parallel()
 	good := Issuer{URL: "https://id.example.com/realms/shop", Audience: "pawl", RoleClaim: "groups", Roles: map[string]Roles{"ops": {Read}}}
-	if err := good.Check(); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, good.Check())
 	for name, change := range map[string]func(*Issuer){
 		"no URL":       func(i *Issuer) { i.URL = "" },
 		"not https":    func(i *Issuer) { i.URL = "http://id.example.com" },
@@ -474,8 +459,6 @@ func TestIssuerSettings(t *testing.T) {
 	} {
 		bad := good
 		change(&bad)
-		if bad.Check() == nil {
-			t.Error(name, "is taken")
-		}
+		assert.True(t, bad.Check() != nil, name, "is taken")
 	}
 }

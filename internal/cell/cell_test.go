@@ -49,8 +49,7 @@ func TestParse(t *testing.T) {
 		assert.Equal(t, c.String(), good)
 	}
 	for _, bad := range []string{"", "1", "1/1", "2/2", "0/3", "-1/2", "0/512", "00/2", "0/0", "0/2/4", "a/b"} {
-		if c, err := cell.Parse(bad); err == nil {
-			t.Errorf("%q is read as %v", bad, c)
-		}
+		c, err := cell.Parse(bad)
+		assert.True(t, err != nil, bad, "is read as", c)
 	}
 }

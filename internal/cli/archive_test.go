@@ -42,9 +42,7 @@ func TestArchivesShareADirectory(t *testing.T) {
 		database := completedOrders(t, orders, "SELECT")
 		database.Age(t, 40*24*time.Hour)
 		out, err := runArchive(t, database, dir)
-		if err != nil || !strings.HasPrefix(out, []string{"3", "2"}[i]+" orders were archived") {
-			t.Errorf("%s: %v", out, err)
-		}
+		assert.True(t, err == nil && strings.HasPrefix(out, []string{"3", "2"}[i]+" orders were archived"), out, err)
 	}
 	assert.Equal(t, archived(t, dir), 5, "lines")
 }
@@ -97,19 +95,14 @@ func TestArchiveInCSV(t *testing.T) {
 		assert.Equal(t, len(fields), 0, "fields without a column")
 	}
 	for _, want := range []string{`""lamp""`, `=1+1`, `it broke`, `charging`} {
-		if !strings.Contains(text["csv"], want) {
-			t.Errorf("%s is missing: %s", want, text["csv"])
-		}
+		assert.Contains(t, text["csv"], want, "is missing")
 	}
 
 	out, err := runArchive(t, database, dir["csv"], "--format", "ndjson")
-	if err != nil || !strings.HasPrefix(out, "3 orders were archived") {
-		t.Errorf("%s: %v", out, err)
-	}
+	assert.True(t, err == nil && strings.HasPrefix(out, "3 orders were archived"), out, err)
 	assert.Equal(t, []string{contents(t, dir["csv"], "csv"), contents(t, dir["csv"], "ndjson")}, []string{text["csv"], ""}, "after the removal")
-	if _, usage := errors.AsType[usageError](assert.Err(runArchive(t, database, dir["csv"], "--format", "xml"))); !usage {
-		t.Error("another format is not refused")
-	}
+	_, usage := errors.AsType[usageError](assert.Err(runArchive(t, database, dir["csv"], "--format", "xml")))
+	assert.True(t, usage, "another format is not refused")
 }
 
 // contents is the text of the files in a format, whose checksums must be right.
@@ -118,9 +111,8 @@ func contents(t *testing.T, dir, format string) (text string) {
 	files, err := filepath.Glob(filepath.Join(dir, "*."+format))
 	assert.NoError(t, err)
 	for _, path := range files {
-		if a := (archive{dir: dir}); !a.has(filepath.Base(path)) {
-			t.Errorf("%s has no checksum, or another one", path)
-		}
+		a := (archive{dir: dir})
+		assert.True(t, a.has(filepath.Base(path)), path, "has no checksum, or another one")
 		part, err := os.ReadFile(path)
 		assert.NoError(t, err)
 		text += string(part)
@@ -146,9 +138,7 @@ func TestSecondArchiveIsRefused(t *testing.T) {
 		assert.NoError(t, database.Pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM forgotten_batches)`).Scan(&open))
 		return open
 	})
-	if _, err := runArchive(t, database, other); !errors.Is(err, errArchiveRuns) {
-		t.Errorf("the second archive: %v", err)
-	}
+	assert.ErrorIs(t, assert.Err(runArchive(t, database, other)), errArchiveRuns, "the second archive")
 	assert.NoError(t, writer.Rollback(t.Context()))
 	assert.NoError(t, <-first)
 	assert.Equal(t, archived(t, dir), 3, "lines")

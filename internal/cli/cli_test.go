@@ -62,9 +62,7 @@ func printed(t *testing.T, args ...string) string {
 // matches compares a text with lines of regular expressions.
 func matches(t *testing.T, got, want string) {
 	t.Helper()
-	if !regexp.MustCompile(`^` + want + `$`).MatchString(got) {
-		t.Errorf("printed\n%s\nwant\n%s", got, want)
-	}
+	assert.True(t, regexp.MustCompile(`^`+want+`$`).MatchString(got), "printed", got, want)
 }
 
 // checkLine runs a command line and compares its exit code and output.
@@ -186,14 +184,12 @@ func TestMigrate(t *testing.T) {
 		return regexp.MustCompile(`(?m)^(\S+) +pending$`).FindAllString(migrate("status"), -1)
 	}
 	all := strings.Count(migrate("status"), "\n")
-	if n := len(pending()); n != all || all == 0 {
-		t.Errorf("an empty database has %d of %d migrations pending", n, all)
-	}
+	n := len(pending())
+	assert.True(t, n == all && all != 0, "an empty database has", n, "of", all, "migrations pending")
 	for range 2 { // again changes nothing
 		migrate("up")
-		if left := pending(); len(left) > 0 || !hasOrders(t, url) {
-			t.Errorf("still pending: %v", left)
-		}
+		left := pending()
+		assert.True(t, len(left) == 0 && hasOrders(t, url), "still pending", left)
 	}
 	if status := migrate("status"); !regexp.MustCompile(`(?m)^00001_orders\.sql +\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$`).MatchString(status) {
 		t.Errorf("status:\n%s", status)
@@ -205,12 +201,9 @@ func TestMigrate(t *testing.T) {
 		migrate("down")
 		assert.Equal(t, len(pending()), i+1, "after steps down are pending")
 	}
-	if hasOrders(t, url) {
-		t.Error("down leaves tables behind")
-	}
-	if _, err := execute(t, "migrate", "down", "--database-url", url); !errors.Is(err, migrations.ErrNoneApplied) {
-		t.Errorf("with nothing to take back: %v", err)
-	}
+	assert.True(t, !hasOrders(t, url), "down leaves tables behind")
+	assert.ErrorIs(t, assert.Err(execute(t, "migrate", "down", "--database-url", url)), migrations.ErrNoneApplied,
+		"with nothing to take back")
 	migrate("up")
 }
 
@@ -240,15 +233,12 @@ func TestMigrateDownRefuses(t *testing.T) {
 			status := printed(t, "migrate", "status", "--database-url", database.AdminURL)
 			for _, flags := range [][]string{nil, both[:1], both[1:]} {
 				out, err := execute(t, append([]string{"migrate", "down", "--database-url", database.AdminURL}, flags...)...)
-				if exitCode(err) != exitFailure || !strings.Contains(fmt.Sprint(err), c.says) {
-					t.Errorf("%v: %v", flags, err)
-				}
+				assert.True(t, exitCode(err) == exitFailure && strings.Contains(fmt.Sprint(err), c.says), flags, err)
 				matches(t, out, `rolling back \d{5}_\w+\.sql:\n(  (DROP|DELETE|ALTER) .*\n)+`)
 			}
 			assert.Equal(t, printed(t, "migrate", "status", "--database-url", database.AdminURL), status)
-			if out := printed(t, append([]string{"migrate", "down", "--database-url", database.AdminURL}, both...)...); !strings.HasSuffix(out, "\ndone\n") {
-				t.Errorf("printed %s", out)
-			}
+			out := printed(t, append([]string{"migrate", "down", "--database-url", database.AdminURL}, both...)...)
+			assert.True(t, strings.HasSuffix(out, "\ndone\n"), "printed", out)
 			if now := printed(t, "migrate", "status", "--database-url", database.AdminURL); strings.Count(now, "pending") != 1 {
 				t.Errorf("status:\n%s", now)
 			}
@@ -286,9 +276,7 @@ func TestMigrationErrors(t *testing.T) {
 		{&net.OpError{Op: "read", Err: errors.New("reset")}, exitUnavailable},
 		{unreachable, exitUnavailable},
 	} {
-		if code := exitCode(databaseError(fmt.Errorf("migrate: %w", c.err))); code != c.code {
-			t.Errorf("%v: exit code %d, want %d", c.err, code, c.code)
-		}
+		assert.Equal(t, exitCode(databaseError(fmt.Errorf("migrate: %w", c.err))), c.code, c.err, "exit code")
 	}
 	assert.NoError(t, databaseError(nil))
 }
@@ -305,9 +293,7 @@ func TestCommandsFindTheRunningService(t *testing.T) {
 	for _, line := range []string{"migrate up", "migrate status", "verify"} {
 		printed(t, append(strings.Fields(line), "--data-dir", dir)...)
 	}
-	if !hasOrders(t, server.URL("postgres")) {
-		t.Error("another database was migrated")
-	}
+	assert.True(t, hasOrders(t, server.URL("postgres")), "another database was migrated")
 	assert.NoError(t, server.Stop(context.WithoutCancel(t.Context())))
 }
 
@@ -339,23 +325,18 @@ func TestExitCode(t *testing.T) {
 		{configError{errors.New("lease")}, 78},
 		{fmt.Errorf("%w: %w", errUnavailable, misspelt), 78}, // no database to wait for
 	} {
-		if code := exitCode(c.err); code != c.code {
-			t.Errorf("%v: exit code %d, want %d", c.err, code, c.code)
-		}
+		assert.Equal(t, exitCode(c.err), c.code, c.err, "exit code")
 	}
 }
 
 func TestCompletion(t *testing.T) {
 	t.Parallel()
 	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
-		if out, err := execute(t, "completion", shell); err != nil || !strings.Contains(out, "pawl") {
-			t.Errorf("%s: error %v, printed %d bytes", shell, err, len(out))
-		}
+		out, err := execute(t, "completion", shell)
+		assert.True(t, err == nil && strings.Contains(out, "pawl"), shell, "error", err, "printed", len(out), "bytes")
 	}
 	for flag, value := range map[string]string{"--status": "completed", "--hold": "attention", "-o": "csv"} {
-		if out := printed(t, "__complete", "orders", "list", flag, ""); !strings.Contains(out, value+"\n") {
-			t.Errorf("%s is not completed: %s", flag, out)
-		}
+		assert.Contains(t, printed(t, "__complete", "orders", "list", flag, ""), value+"\n", flag, "is not completed")
 	}
 	for line, want := range map[string][]string{
 		"":         {"serve", "migrate", "verify", "load", "diagram"},
@@ -364,9 +345,8 @@ func TestCompletion(t *testing.T) {
 	} {
 		out, err := execute(t, append([]string{"__complete"}, strings.Split(line, " ")...)...)
 		for _, word := range want {
-			if err != nil || !regexp.MustCompile(`(?m)^`+word+`\t`).MatchString(out) {
-				t.Errorf("pawl %s<TAB> does not offer %s: error %v,\n%s", line, word, err, out)
-			}
+			assert.True(t, err == nil && regexp.MustCompile(`(?m)^`+word+`\t`).MatchString(out),
+				"pawl", line, "<TAB> does not offer", word, "error", err, out)
 		}
 	}
 }
@@ -385,9 +365,7 @@ func TestHelpMentionsEverySetting(t *testing.T) {
 	t.Parallel()
 	for _, line := range []string{"--help", "serve --help", "help serve"} {
 		out, err := execute(t, strings.Fields(line)...)
-		if err != nil {
-			t.Errorf("pawl %s: %v", line, err)
-		}
+		assert.NoError(t, err, "pawl", line)
 		for _, f := range serveSettings() {
 			if !strings.Contains(out, " --"+f.Name+" ") || !strings.Contains(out, f.Usage) {
 				t.Errorf("pawl %s does not explain --%s", line, f.Name)

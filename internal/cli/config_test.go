@@ -118,9 +118,8 @@ func TestEverySettingCanBeSetOutsideTheCommandLine(t *testing.T) {
 func set(t *testing.T, flag, want string, args ...string) {
 	t.Helper()
 	_, flags, err := settings(t, args...)
-	if got := flags.Lookup(flag).Value.String(); err != nil || got != want {
-		t.Errorf("%s is %q, error %v; want %q", flag, got, err, want)
-	}
+	got := flags.Lookup(flag).Value.String()
+	assert.True(t, err == nil && got == want, flag, "is", got, "error", err, want)
 }
 
 func TestSettingsAreRefused(t *testing.T) {
@@ -168,9 +167,8 @@ func TestSettingsAreRefused(t *testing.T) {
 			if c.file != "" {
 				c.args = append(c.args, "--config", settingsFile(t, c.file))
 			}
-			if _, _, err := settings(t, c.args...); err == nil || !strings.Contains(err.Error()+"\n", c.says) {
-				t.Errorf("error %v, want %q", err, c.says)
-			}
+			_, _, err := settings(t, c.args...)
+			assert.True(t, err != nil && strings.Contains(err.Error()+"\n", c.says), "error", err, c.says)
 		})
 	}
 }
@@ -180,9 +178,7 @@ func TestSettingsAtTheirLimits(t *testing.T) { //nolint:paralleltest // bare cha
 	cfg, _, err := settings(t, "--response-timeout=0s", "--lease=1s", "--recovery-interval=1s", "--port=0",
 		"--max-batch=1", "--max-in-flight=1", "--max-conns=4", "--grace=0s")
 	assert.NoError(t, err)
-	if cfg.ResponseTimeout != 0 || cfg.Lease != time.Second || cfg.Port != 0 {
-		t.Errorf("%+v", cfg)
-	}
+	assert.True(t, cfg.ResponseTimeout == 0 && cfg.Lease == time.Second && cfg.Port == 0, cfg)
 }
 
 func TestCommandsCheckTheirOwnSettingsOnly(t *testing.T) {
@@ -225,9 +221,7 @@ func TestSettingsThatAreLogged(t *testing.T) { //nolint:paralleltest // bare cha
 	for _, f := range serveSettings() {
 		assert.Contains(t, log.String(), "settings."+f.Name+"=")
 	}
-	if strings.Contains(log.String(), "hunter2") {
-		t.Error(&log)
-	}
+	assert.True(t, !strings.Contains(log.String(), "hunter2"), &log)
 }
 
 func TestOIDCSettings(t *testing.T) {
@@ -239,9 +233,7 @@ func TestOIDCSettings(t *testing.T) {
 	}
 	assert.Equal(t, cfg.OIDC.checked.Clients, []string{"shop-app", "shop-jobs"}, "clients")
 	cfg, _, err = settings(t)
-	if err != nil || cfg.OIDC.check() == nil {
-		t.Error("clients without an issuer are taken:", err)
-	}
+	assert.True(t, err == nil && cfg.OIDC.check() != nil, "clients without an issuer are taken", err)
 }
 
 // TestLimitsOfOIDC: callers of the issuer have limits, unless they are removed.

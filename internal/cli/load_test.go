@@ -61,16 +61,14 @@ func TestLoadSendsEachOrderOnce(t *testing.T) {
 		mutex.Lock()
 		defer mutex.Unlock()
 		seen[order.OrderID] = true
-		if !regexp.MustCompile(`^[0-9a-f]{32}$`).MatchString(order.OrderID) || !strings.HasPrefix(order.Item, "item-") {
-			t.Errorf("sent %+v", order)
-		}
+		assert.True(t, regexp.MustCompile(`^[0-9a-f]{32}$`).MatchString(order.OrderID) && strings.HasPrefix(order.Item, "item-"),
+			"sent", order)
 		_, _ = w.Write([]byte(`{"status":"completed"}`))
 	})
 	out, err := runLoad(t, url, "--orders", "500", "--concurrency", "7", "--items", "3")
 	assert.NoError(t, err)
-	if len(seen) != 500 || !strings.Contains(out, "200 OK completed: 500\n") || !strings.Contains(out, "orders     500 in") {
-		t.Errorf("%d orders seen; printed:\n%s", len(seen), out)
-	}
+	assert.True(t, len(seen) == 500 && strings.Contains(out, "200 OK completed: 500\n") && strings.Contains(out, "orders     500 in"),
+		len(seen), "orders seen; printed", out)
 }
 
 func TestLoadFailsWhenARequestFails(t *testing.T) {
@@ -81,9 +79,8 @@ func TestLoadFailsWhenARequestFails(t *testing.T) {
 	})
 	for url, says := range map[string]string{overloaded: "503 Service Unavailable overloaded: 10\n", "http://127.0.0.1:1": "none: 10\n"} {
 		out, err := runLoad(t, url, "--orders", "10", "--concurrency", "2")
-		if err == nil || !strings.Contains(err.Error(), "10 of 10 requests failed") || !strings.Contains(out, says) {
-			t.Errorf("error %v; printed:\n%s", err, out)
-		}
+		assert.True(t, err != nil && strings.Contains(err.Error(), "10 of 10 requests failed") && strings.Contains(out, says),
+			"error", err, "printed", out)
 	}
 }
 
@@ -100,9 +97,7 @@ func TestLoadProvesTheBooks(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, err = runLoad(t, url, send...)
-	if err == nil || !strings.Contains(out, "WRONG  completed") {
-		t.Errorf("a lost charge went unseen: error %v; printed:\n%s", err, out)
-	}
+	assert.True(t, err != nil && strings.Contains(out, "WRONG  completed"), "a lost charge went unseen: error", err, "printed", out)
 }
 
 // TestLoadClaimsNothingAboutOrdersItDoesNotFind: the books of another database are in order, too.

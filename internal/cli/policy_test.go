@@ -68,9 +68,7 @@ func TestPolicyCommands(t *testing.T) {
 
 	for _, line := range []string{"show 3", "diff 1 3", "activate 3"} {
 		_, err := execute(t, append(strings.Fields("policy "+line), "--database-url", database.URL)...)
-		if exitCode(err) != exitFailure || !strings.Contains(fmt.Sprint(err), "there is no policy 3") {
-			t.Errorf("policy %s: %v", line, err)
-		}
+		assert.True(t, exitCode(err) == exitFailure && strings.Contains(fmt.Sprint(err), "there is no policy 3"), "policy", line, err)
 	}
 	if _, err := execute(t, "policy", "activate", "1", "--actor=", "--database-url", database.URL); exitCode(err) != exitUsage {
 		t.Errorf("by nobody: %v", err)
@@ -116,9 +114,8 @@ func TestServePolicy(t *testing.T) {
 		t.Parallel()
 		database := dbtest.New(t)
 		const remote = "reserve: {executor: simulator, url: 'https://warehouse.example'}\n"
-		if said := served(t, db.New(database.Pool), remote); strings.Contains(said, "level=WARN") {
-			t.Error(said)
-		}
+		said := served(t, db.New(database.Pool), remote)
+		assert.True(t, !strings.Contains(said, "level=WARN"), said)
 		if _, err := database.Pool.Exec(t.Context(), `INSERT INTO inventory (item, on_hand, tracked) VALUES ('tracked', 1, true)`); err != nil {
 			t.Fatal(err)
 		}
@@ -133,9 +130,7 @@ func TestServePolicy(t *testing.T) {
 	t.Run("no file is no policy", func(t *testing.T) {
 		t.Parallel()
 		source, err := loadPolicy("")
-		if source != nil || err != nil || usePolicy(t.Context(), nil, newPolicy{}, nil) != nil {
-			t.Errorf("%q, %v", source, err)
-		}
+		assert.True(t, source == nil && err == nil && usePolicy(t.Context(), nil, newPolicy{}, nil) == nil, source, err)
 	})
 	t.Run("a bad file is a bad setting", func(t *testing.T) {
 		t.Parallel()

@@ -3,6 +3,8 @@ package cli
 import (
 	"testing"
 	"time"
+
+	"pawl/test/assert"
 )
 
 // One processor has to do until it is busy for half of its time. Where it does not suffice it is tried again ever more
@@ -33,9 +35,7 @@ func TestProcessors(t *testing.T) {
 				now = now.Add(l.after)
 				before := p.all
 				changed := p.change(l.busy, now)
-				if p.all != l.all || changed != (before != p.all) {
-					t.Errorf("look %d: all %v, changed %v; want %v", i, p.all, changed, l.all)
-				}
+				assert.True(t, p.all == l.all && changed == (before != p.all), "look", i, "all", p.all, "changed", changed, l.all)
 			}
 		})
 	}
@@ -52,9 +52,7 @@ func TestProcessorsAreTriedOnceAMinute(t *testing.T) {
 			tried++
 		}
 	}
-	if tried < 12 || tried > 16 {
-		t.Errorf("tried %d times in ten minutes", tried)
-	}
+	assert.True(t, tried >= 12 && tried <= 16, "tried", tried, "times in ten minutes")
 }
 
 func TestGarbagePercent(t *testing.T) {

@@ -68,9 +68,7 @@ func TestOnlySomeCommandsMakeADatabase(t *testing.T) {
 		dir := dataFolder(t)
 		for _, line := range []string{"migrate up", "migrate status", "verify", "doctor"} {
 			_, stderr, err := executeBoth(t, append(strings.Fields(line), "--data-dir", dir)...)
-			if err != nil || stderr != "database: "+dir+"\n" {
-				t.Errorf("%s: %v, said %q", line, err, stderr)
-			}
+			assert.True(t, err == nil && stderr == "database: "+dir+"\n", line, err, "said", stderr)
 		}
 	})
 }
@@ -83,14 +81,11 @@ func TestCommandsSayWhichDatabaseTheyRead(t *testing.T) {
 			continue // would change what the others read
 		}
 		_, stderr, _ := executeBoth(t, append(strings.Fields(line), "--database-url", url)...)
-		if stderr != "database: "+masked(url)+"\n" || !strings.HasPrefix(masked(url), "postgres://") {
-			t.Errorf("%s says %q", line, stderr)
-		}
+		assert.True(t, stderr == "database: "+masked(url)+"\n" && strings.HasPrefix(masked(url), "postgres://"), line, "says", stderr)
 	}
 	for _, flags := range [][]string{nil, {"-o", "json"}} {
-		if out := printed(t, append([]string{"verify", "--database-url", url}, flags...)...); !strings.Contains(out, masked(url)) {
-			t.Errorf("the report does not name %s:\n%s", masked(url), out)
-		}
+		assert.Contains(t, printed(t, append([]string{"verify", "--database-url", url}, flags...)...), masked(url),
+			"the report does not name")
 	}
 }
 
@@ -120,9 +115,7 @@ func TestAnnouncement(t *testing.T) {
 	out.Reset()
 	a.say(&out, log, true)
 	const fields = `"msg":"pawl serves","url":"http://localhost:3000","docs":"http://localhost:3000/docs","data":"/var/lib/pawl","reach":"` + byPort + `"}`
-	if !strings.HasSuffix(logged.String(), fields+"\n") || out.Len() > 0 {
-		t.Errorf("printed %q, logged %q", &out, &logged)
-	}
+	assert.True(t, strings.HasSuffix(logged.String(), fields+"\n") && out.Len() == 0, "printed", &out, "logged", &logged)
 }
 
 func TestAddressThatIsShown(t *testing.T) {
@@ -181,9 +174,8 @@ func TestAnOpenServiceSaysSo(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, auth := range []string{authOnceThereIsAToken, authRequired} {
-		if log, open, err := start(auth); err != nil || open != 0 || log != "" {
-			t.Errorf("closed, with auth %s: %v, %v: %s", auth, err, open, log)
-		}
+		log, open, err := start(auth)
+		assert.True(t, err == nil && open == 0 && log == "", "closed, with auth", auth, err, open, log)
 	}
 }
 
@@ -197,9 +189,7 @@ func TestServeRefusesAnotherCell(t *testing.T) {
 	assert.NoError(t, place.settle(t.Context(), url))
 	for _, same := range []cell.Cell{second, {}} {
 		place, err := findPlace(t.Context(), &config{Cell: same}, url)
-		if err != nil || place.place.Cell() != second {
-			t.Errorf("%v: %+v, %v", same, place, err)
-		}
+		assert.True(t, err == nil && place.place.Cell() == second, same, place, err)
 	}
 	for _, other := range []cell.Cell{cell.All, {Number: 0, Of: 2}, {Number: 2, Of: 4}} {
 		if _, err := findPlace(t.Context(), &config{Cell: other}, url); exitCode(err) != exitConfig {
@@ -219,9 +209,7 @@ func TestServeRejectsARoleWithoutWarnings(t *testing.T) {
 	if _, err := database.Pool.Exec(t.Context(), `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET client_min_messages = error', current_database()); END $$`); err != nil {
 		t.Fatal(err)
 	}
-	if check() == nil {
-		t.Error("accepted")
-	}
+	assert.True(t, check() != nil, "accepted")
 }
 
 // TestWhereServeListens: by default, only this machine reaches the service; on a platform, others do.
@@ -268,9 +256,7 @@ func TestBothNamesOfThisMachineAreServed(t *testing.T) {
 	listeners, err := listenAll(t.Context(), loopbackHosts, "0")
 	assert.NoError(t, err)
 	defer closeAll(listeners)
-	if len(listeners) != 1 || !onLoopback(listeners) {
-		t.Errorf("%d listeners on a port that is picked", len(listeners))
-	}
+	assert.True(t, len(listeners) == 1 && onLoopback(listeners), len(listeners), "listeners on a port that is picked")
 	if _, err := listenAll(t.Context(), []string{"192.0.2.77"}, "0"); err == nil { // no address of this machine
 		t.Error("listens on the address of another machine")
 	}
@@ -292,9 +278,8 @@ func TestConnectionsLeaveFilesForTheWork(t *testing.T) {
 		{config{MaxConnections: possible, MaxConns: possible}, fewestConnections, true},
 	} {
 		var log bytes.Buffer
-		if got := connections(&c.cfg, slog.New(slog.NewTextHandler(&log, nil))); got != c.want || (log.Len() > 0) != c.warn {
-			t.Errorf("%+v: %d connections, want %d; logged %q", c.cfg, got, c.want, &log)
-		}
+		got := connections(&c.cfg, slog.New(slog.NewTextHandler(&log, nil)))
+		assert.True(t, got == c.want && (log.Len() > 0) == c.warn, c.cfg, got, "connections, want", c.want, "logged", &log)
 	}
 }
 
@@ -335,9 +320,7 @@ func TestCertificatesAreReplaced(t *testing.T) {
 	}
 	if request, err := http.Get("http://" + e.address().String() + "/livez"); err == nil {
 		request.Body.Close()
-		if request.StatusCode == http.StatusOK {
-			t.Error("plain HTTP is answered on the same port")
-		}
+		assert.True(t, request.StatusCode != http.StatusOK, "plain HTTP is answered on the same port")
 	}
 }
 
@@ -396,13 +379,9 @@ func TestSimulate(t *testing.T) {
 	for _, want := range []string{
 		`, books in ` + file, `charge +1 +1 +0 +1 +0 +0\n`, `reserve +0 +0`, `refund +0 +0`, `"USD": charged 1.50, refunded 0.00, kept 1.50\n`, `3 requests, 1 duplicates suppressed, 0 rejected`,
 	} {
-		if !regexp.MustCompile(want).MatchString(text) {
-			t.Errorf("does not say %s:\n%s", want, text)
-		}
+		assert.True(t, regexp.MustCompile(want).MatchString(text), "does not say", want, text)
 	}
-	if err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, err)
 	if text, err = run("a"); err != nil || !strings.Contains(text, "1 requests, 1 duplicates suppressed") {
 		t.Errorf("after a restart: %v\n%s", err, text)
 	}
@@ -436,9 +415,7 @@ func TestSimulateEndsWhileARequestHangs(t *testing.T) {
 			continue
 		}
 	})
-	if err != nil || !strings.Contains(text, "1 requests") {
-		t.Errorf("%v\n%s", err, text)
-	}
+	assert.True(t, err == nil && strings.Contains(text, "1 requests"), err, text)
 }
 
 // simulated runs the command while do runs, and returns what it printed.

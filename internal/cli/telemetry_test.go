@@ -100,9 +100,7 @@ func (w *watched) until(t *testing.T, lines ...string) string {
 		if len(missing) == 0 {
 			return text
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("missing %q in\n%s", missing, text)
-		}
+		assert.True(t, !time.Now().After(deadline), "missing", missing, "in", text)
 	}
 }
 
@@ -110,9 +108,7 @@ func TestMetricsOfSteps(t *testing.T) {
 	t.Parallel()
 	w := watch(t)
 	version := w.start(t, illProvider)
-	if _, err := w.orders.Admit(t.Context(), engine.Input{OrderID: "o", Amount: decimal.MustParse("1"), Item: "i"}); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(w.orders.Admit(t.Context(), engine.Input{OrderID: "o", Amount: decimal.MustParse("1"), Item: "i"})))
 	labels := fmt.Sprintf(`{policy="%d",step="charge"} `, version)
 	text := w.until(t,
 		`pawl_step_calls_total{operation="do",outcome="retry",step="charge"} 1`, `pawl_step_call_duration_seconds_count{operation="do",step="charge"} 1`,
@@ -125,9 +121,7 @@ func TestMetricsOfSteps(t *testing.T) {
 		`pawl_oldest_hold_age_seconds\{hold="retry"\} [0-9.e-]*[1-9]`,
 		`pawl_oldest_overdue_age_seconds [0-9.e-]+`, // it may have been due just when all orders were looked at
 	} {
-		if !regexp.MustCompile("(?m)^" + line).MatchString(text) {
-			t.Errorf("no %s in\n%s", line, text)
-		}
+		assert.True(t, regexp.MustCompile("(?m)^"+line).MatchString(text), "no", line, "in", text)
 	}
 }
 
@@ -175,9 +169,7 @@ func TestMetricsThatTheDocsName(t *testing.T) {
 	api.ServeHTTP(httptest.NewRecorder(), cancel)
 	w.until(t, `pawl_orders_finished_total{status="canceled"} 1`)
 	problems, err := promlint.New(strings.NewReader(w.scrape(t))).Lint()
-	if err != nil || len(problems) > 0 {
-		t.Errorf("%v %v", problems, err)
-	}
+	assert.True(t, err == nil && len(problems) == 0, problems, err)
 	labels := w.labels(t)
 	operations := documents(t, "../../docs/operations.md")
 	for name := range labels {
@@ -194,9 +186,7 @@ func TestMetricsThatTheDocsName(t *testing.T) {
 			t.Errorf("there is no metric %s", found[1])
 		}
 		for _, label := range labelNamed.FindAllStringSubmatch(found[2], -1) {
-			if !slices.Contains(append(labels[name], "job", "instance", "le"), label[1]) {
-				t.Errorf("%s has no label %s", name, label[1])
-			}
+			assert.True(t, slices.Contains(append(labels[name], "job", "instance", "le"), label[1]), name, "has no label", label[1])
 		}
 	}
 }
@@ -400,9 +390,7 @@ func TestNoTracesCostNothing(t *testing.T) {
 	var log bytes.Buffer
 	off := startTracing(t.Context(), func(string) string { return "" }, slog.New(slog.NewTextHandler(&log, nil)))
 	handler := http.NewServeMux()
-	if off.wrap(handler) != http.Handler(handler) || log.Len() > 0 {
-		t.Errorf("requests take another way; log: %s", log.String())
-	}
+	assert.True(t, off.wrap(handler) == http.Handler(handler) && log.Len() == 0, "requests take another way; log", log.String())
 	protocol := func(name string) string {
 		return map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://a", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}[name]
 	}
@@ -461,9 +449,7 @@ func TestSpansOfRequests(t *testing.T) {
 			case "http.response.status_code":
 				status = a.Value.AsInt64()
 			}
-			if strings.Contains(strings.ToLower(a.Value.String()), "secret") {
-				t.Errorf("%s: %s", a.Key, a.Value.String())
-			}
+			assert.True(t, !strings.Contains(strings.ToLower(a.Value.String()), "secret"), a.Key, a.Value.String())
 		}
 		if span.Name != want.name || route != want.route || status != want.status || span.Status.Code != want.code ||
 			span.SpanKind != trace.SpanKindServer {
@@ -473,15 +459,12 @@ func TestSpansOfRequests(t *testing.T) {
 	if p := spans[0].Parent; p.TraceID().String() != "0af7651916cd43dd8448eb211c80319c" || p.SpanID().String() != "b7ad6b7169203331" || !p.IsRemote() {
 		t.Errorf("the parent is %v", p)
 	}
-	if spans[2].Parent.IsValid() {
-		t.Error("nonsense is no parent")
-	}
+	assert.True(t, !spans[2].Parent.IsValid(), "nonsense is no parent")
 }
 
 func TestSamplerDecides(t *testing.T) {
 	t.Parallel()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/orders/1", nil)
-	if spans := traced(t, sdktrace.NeverSample(), r); len(spans) > 0 {
-		t.Errorf("%d spans", len(spans))
-	}
+	spans := traced(t, sdktrace.NeverSample(), r)
+	assert.True(t, len(spans) == 0, len(spans), "spans")
 }

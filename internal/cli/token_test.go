@@ -21,9 +21,7 @@ func TestTokenCommands(t *testing.T) {
 	refused := func(want string, args ...string) {
 		t.Helper()
 		out, err := execute(t, append(append([]string{"token"}, args...), "--database-url", database.AdminURL)...)
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("pawl token %s: %v\n%s", strings.Join(args, " "), err, out)
-		}
+		assert.True(t, err != nil && strings.Contains(err.Error(), want), "pawl token", strings.Join(args, " "), err, out)
 	}
 	refused(`must be one of submit, read`, "create", "shop-web", "--roles", "root")
 	refused(`must be some of`, "create", "shop-web")
@@ -39,17 +37,13 @@ func TestTokenCommands(t *testing.T) {
 		"GET /api/orders/{orderId}\n", "POST /api/orders/process"} {
 		assert.Contains(t, said, text, "it does not say")
 	}
-	if strings.Contains(said, "cancel") || strings.Contains(said, first[20:]) {
-		t.Errorf("it says too much:\n%s", said)
-	}
+	assert.True(t, !strings.Contains(said, "cancel") && !strings.Contains(said, first[20:]), "it says too much", said)
 
 	second := strings.TrimSpace(run("rotate", "shop-web", "--grace", "1h"))
 	row := `shop-web +[0-9A-Za-z]{10} +%s +submit,read +\S+Z +"[^"]+" +\S+Z +never\n`
 	matches(t, run("list"), `name .*\n`+strings.ReplaceAll(row, "%s", "replaced")+strings.ReplaceAll(row, "%s", "good"))
 	matches(t, run("list", "-o", "json"), strings.Repeat(`\{"name":"shop-web","id":"[0-9A-Za-z]{10}","state":"(replaced|good)","roles":\["submit","read"\],"createdAt":"\S+Z","createdBy":".+","expiresAt":"\S+Z"\}\n`, 2))
-	if second == first {
-		t.Error("it is the same token")
-	}
+	assert.True(t, second != first, "it is the same token")
 	matches(t, run("link", "shop-web", "--url", "https://pawl.shop.example/"), `https://pawl\.shop\.example/login/[0-9A-Za-z]{43}\n`)
 	refused("no such token", "link", "nobody")
 	refused("must be https", "link", "shop-web", "--url", "http://pawl.shop.example")
@@ -64,9 +58,7 @@ func TestTokenCommands(t *testing.T) {
 	refused("no such token", "revoke", "nobody")
 	rows := 0
 	err = database.Pool.QueryRow(t.Context(), `SELECT count(*) FROM books.access_log WHERE event LIKE 'token\_%' AND subject = 'shop-web'`).Scan(&rows)
-	if err != nil || rows != 4 {
-		t.Errorf("%d changes are in the log: %v", rows, err)
-	}
+	assert.True(t, err == nil && rows == 4, rows, "changes are in the log", err)
 }
 
 // testToken asks what a token may do, which comes on standard input.

@@ -76,9 +76,7 @@ func TestVerifyCommand(t *testing.T) {
 			`(?m)^ok +completed +3$`, `(?m)^ok +path +12$`, `(?m)^ok +stock +1$`, `(?m)^ok +stuck +0$`,
 			`(?m)^ +completed +3$`, `(?m)^ +EUR +3 +15 +0 +0 +0 +15 +0 +0 +0$`, `16 checks in`,
 		} {
-			if !regexp.MustCompile(want).MatchString(stdout) {
-				t.Errorf("no %s in:\n%s", want, stdout)
-			}
+			assert.True(t, regexp.MustCompile(want).MatchString(stdout), "no", want, "in", stdout)
 		}
 	})
 
@@ -93,9 +91,7 @@ func TestVerifyCommand(t *testing.T) {
 			`(?m)^WRONG +completed +3 +3 wrong$`, `Not true: Every completed order`, `"order 1": 0 charges stand, not 1`, `and 1 more`,
 			`(?m)^WRONG +money `, `"EUR": order_no 1 to 3, placed on 20\d\d-\d\d-\d\d: `,
 		} {
-			if !regexp.MustCompile(want).MatchString(stdout) {
-				t.Errorf("no %s in:\n%s", want, stdout)
-			}
+			assert.True(t, regexp.MustCompile(want).MatchString(stdout), "no", want, "in", stdout)
 		}
 	})
 
@@ -105,9 +101,8 @@ func TestVerifyCommand(t *testing.T) {
 		for _, statement := range []string{"ALTER TABLE orders DISABLE TRIGGER USER", "UPDATE orders SET order_id = E'\\x1b[2J'"} {
 			assert.NoError(t, assert.Err(database.Pool.Exec(t.Context(), statement)))
 		}
-		if stdout, _, _ := runVerify(t, database.URL); strings.Contains(stdout, "\x1b") || !strings.Contains(stdout, `"\x1b[2J"`) {
-			t.Errorf("printed %q", stdout)
-		}
+		stdout, _, _ := runVerify(t, database.URL)
+		assert.True(t, !strings.Contains(stdout, "\x1b") && strings.Contains(stdout, `"\x1b[2J"`), "printed", stdout)
 	})
 
 	t.Run("JSON is the whole report, also when it is wrong", func(t *testing.T) {
@@ -118,16 +113,14 @@ func TestVerifyCommand(t *testing.T) {
 		if jsonErr := json.Unmarshal([]byte(stdout), &report); jsonErr != nil || err == nil {
 			t.Fatalf("error %v, JSON error %v", err, jsonErr)
 		}
-		if report.OK() || report.Orders["completed"] != 3 || report.Checks[0].Offenders[0].ID != "order 2" {
-			t.Errorf("report %+v", report)
-		}
+		assert.True(t, !report.OK() && report.Orders["completed"] == 3 && report.Checks[0].Offenders[0].ID == "order 2",
+			"report", report)
 	})
 
 	t.Run("a database without tables says what to do", func(t *testing.T) {
 		t.Parallel()
-		if _, _, err := runVerify(t, dbtest.Empty(t)); exitCode(err) != exitUnavailable || !strings.Contains(fmt.Sprint(err), "pawl migrate up") {
-			t.Errorf("error %v", err)
-		}
+		_, _, err := runVerify(t, dbtest.Empty(t))
+		assert.True(t, exitCode(err) == exitUnavailable && strings.Contains(fmt.Sprint(err), "pawl migrate up"), "error", err)
 	})
 
 	t.Run("a database that does not answer is no verdict", func(t *testing.T) {
@@ -172,9 +165,7 @@ func TestVerifyCommandWithAProvider(t *testing.T) {
 		}
 		for _, want := range []string{`(?m)^WRONG +provider_known +1 +1 wrong$`,
 			`"order 9": charge of generation 0, live, 5 EUR: key "` + key, `25 checks in`} {
-			if !regexp.MustCompile(want).MatchString(stdout) {
-				t.Errorf("no %s in:\n%s", want, stdout)
-			}
+			assert.True(t, regexp.MustCompile(want).MatchString(stdout), "no", want, "in", stdout)
 		}
 	})
 
@@ -266,9 +257,8 @@ func TestVerifyWithAProviderForEachStep(t *testing.T) {
 	for others, compared := range map[string]string{"charge=" + bankURL: "charge", "reserve=" + bankURL: ""} {
 		args := []string{"--store", "--provider", others, "--provider", "reserve=" + away.URL}
 		stdout, _, err := runVerify(t, w.URL, args...)
-		if exitCode(err) != exitUnavailable || !strings.Contains(fmt.Sprint(err), away.URL) || stdout != "" {
-			t.Errorf("%s and one that is away: %v\n%s", others, err, stdout)
-		}
+		assert.True(t, exitCode(err) == exitUnavailable && strings.Contains(fmt.Sprint(err), away.URL) && stdout == "",
+			others, "and one that is away", err, stdout)
 		var stored string
 		assert.NoError(t, w.Pool.QueryRow(t.Context(), `SELECT concat_ws(' ', split_part(array_to_string(compared, ','), '=', 1), wrong)
 			FROM verifications WHERE report IS NOT NULL AND failure LIKE '%unavailable%' ORDER BY number DESC LIMIT 1`).Scan(&stored))

@@ -117,9 +117,7 @@ func TestHealthyDatabase(t *testing.T) {
 		var subjects []string
 		for _, f := range findings {
 			subjects = append(subjects, f.Subject)
-			if f.State == doctor.Wrong {
-				t.Errorf("%+v", f)
-			}
+			assert.True(t, f.State != doctor.Wrong, f)
 		}
 		const all = "database server durability connections clock role migrations schema installation events webhooks tokens"
 		assert.Equal(t, strings.Join(slices.Compact(subjects), " "), all, "checked")
@@ -164,9 +162,8 @@ func TestUnreachable(t *testing.T) {
 		strings.Replace(dbtest.Empty(t), "test", "gone", 1): "createdb",
 	} {
 		findings := examined(t, url, healthy)
-		if len(findings) != 1 || findings[0].State != doctor.Wrong || !strings.Contains(findings[0].Advice, advice) {
-			t.Errorf("%s: %+v", url, findings)
-		}
+		assert.True(t, len(findings) == 1 && findings[0].State == doctor.Wrong && strings.Contains(findings[0].Advice, advice),
+			url, findings)
 	}
 }
 

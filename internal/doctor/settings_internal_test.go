@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"pawl/db"
+	"pawl/test/assert"
 )
 
 func TestDurability(t *testing.T) {
@@ -73,9 +74,8 @@ func TestReplication(t *testing.T) {
 			continue
 		}
 		for i, f := range found {
-			if !strings.Contains(f.Found, c.want[i]) || f.State != Warning || f.Subject != "durability" || f.Advice == "" {
-				t.Errorf("%+v: %+v", c, f)
-			}
+			assert.True(t, strings.Contains(f.Found, c.want[i]) && f.State == Warning && f.Subject == "durability" && f.Advice != "",
+				c, f)
 		}
 	}
 }

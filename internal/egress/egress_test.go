@@ -61,9 +61,8 @@ func TestDialer(t *testing.T) {
 		_ = connection.Close()
 	}
 	for _, host := range []string{"169.254.169.254", "::ffff:169.254.169.254", "0.0.0.0", "::"} {
-		if _, err := egress.Dialer(true).DialContext(t.Context(), "tcp", net.JoinHostPort(host, port)); !errors.Is(err, egress.ErrRefused) {
-			t.Errorf("%s: %v", host, err)
-		}
+		assert.ErrorIs(t, assert.Err(egress.Dialer(true).DialContext(t.Context(), "tcp", net.JoinHostPort(host, port))), egress.ErrRefused,
+			host)
 	}
 	for _, host := range []string{"0x7f.1", "127.1", "2130706433", "0177.0.0.1"} { // some resolvers know them, others don't
 		if connection, err := egress.Dialer(false).DialContext(t.Context(), "tcp", net.JoinHostPort(host, port)); err == nil {

@@ -45,13 +45,9 @@ func TestEveryVerbHasAType(t *testing.T) {
 		if slices.Contains([]string{"failed", "pending", "_", "_in_doubt", "refund_"}, verb) { // a status, or the beginning of a word
 			continue
 		}
-		if name := typeOf("charging", "charging", verb, ""); name == typeChanged {
-			t.Errorf("the verb %s has no type", verb)
-		}
+		assert.True(t, typeOf("charging", "charging", verb, "") != typeChanged, "the verb", verb, "has no type")
 	}
-	if len(slices.Compact(verbs)) < 20 {
-		t.Errorf("%q", verbs)
-	}
+	assert.True(t, len(slices.Compact(verbs)) >= 20, verbs)
 }
 
 // TestTypesAreDocumented holds docs/events.md to the list.
@@ -63,9 +59,7 @@ func TestTypesAreDocumented(t *testing.T) {
 		assert.Contains(t, string(text), "`"+name+"`", "docs/events.md does not name", name)
 	}
 	for _, found := range regexp.MustCompile("`((?:order|stock)\\.[a-z_]+)`").FindAllStringSubmatch(string(text), -1) {
-		if !KnownType(found[1]) {
-			t.Errorf("there is no type %s", found[1])
-		}
+		assert.True(t, KnownType(found[1]), "there is no type", found[1])
 	}
 }
 
@@ -101,8 +95,7 @@ func TestEventsAreShort(t *testing.T) {
 	name := strings.Repeat("\U0001F600", 255)
 	e := Event{ID: "evt_1_1", Data: EventData{Actor: clip(long), OnBehalfOf: clip(long), Reason: clip(long),
 		OrderID: name, Lines: []EventLine{{Item: strings.Repeat("i", linesMost)}}, CustomerID: name}}
-	if n := len(e.JSON()); n >= 20_000 {
-		t.Errorf("%d bytes", n)
-	}
+	n := len(e.JSON())
+	assert.True(t, n < 20_000, n, "bytes")
 	assert.Equal(t, clip(strings.Repeat("é", 600)), strings.Repeat("é", 350)+"…")
 }

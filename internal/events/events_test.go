@@ -82,9 +82,8 @@ func TestEventsInOrder(t *testing.T) {
 	}
 	want := []string{"1 evt_1_1", "2 evt_1_2", "3 evt_1_3", "4 evt_1_4", "5 evt_1_5", "6 evt_1_6"}
 	assert.Equal(t, shown(f.all(events.Cursor{}, events.Filter{}, 100)), want)
-	if state, err := f.query.EventRelayState(t.Context()); err != nil || state.Lag != 0 {
-		t.Error("an early event waits for a number: ", state, err)
-	}
+	state, err := f.query.EventRelayState(t.Context())
+	assert.True(t, err == nil && state.Lag == 0, "an early event waits for a number", state, err)
 	f.write(open, 2, 1)
 	f.commit(open)
 	f.numberUntil(7)
@@ -117,9 +116,8 @@ func TestRelayIsFenced(t *testing.T) {
 	f.exec(`UPDATE event_relay SET due_at = now()`)
 	f.hold()
 	f.numberUntil(1)
-	if again := f.number(); again.Events != 0 || !again.Ours {
-		t.Errorf("%+v", again)
-	}
+	again := f.number()
+	assert.True(t, again.Events == 0 && again.Ours, again)
 }
 
 // TestSmallTransactions: one look numbers what many transactions have written, not one after the other.
@@ -143,9 +141,8 @@ func TestSmallTransactions(t *testing.T) {
 		}
 		return below
 	})
-	if added := f.number(); added.Events < 2 {
-		t.Errorf("%d events of %d transactions in one look", added.Events, len(txs))
-	}
+	added := f.number()
+	assert.True(t, added.Events >= 2, added.Events, "events of", len(txs), "transactions in one look")
 }
 
 // TestLargeTransactions: batches end with a transaction, however many rows it has.
@@ -204,9 +201,7 @@ func TestEveryWriteIsOneEvent(t *testing.T) {
 	writers.Wait()
 	relays[0].Stop() // the other one takes over
 	for _, e := range engines {
-		if err := e.Stop(t.Context()); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, e.Stop(t.Context()))
 	}
 
 	rows := f.rows() // after the last write
@@ -238,14 +233,11 @@ func checkFeed(t *testing.T, all []events.Event, rows []string) {
 		if e.StockItem != "" {
 			subject, seq = "item "+e.StockItem, e.Data.Version
 		}
-		if e.No != int64(i+1) || seq <= seqs[subject] {
-			t.Errorf("event %d at place %d: %s has %d after %d", e.No, i+1, subject, seq, seqs[subject])
-		}
+		assert.True(t, e.No == int64(i+1) && seq > seqs[subject],
+			"event", e.No, "at place", i+1, subject, "has", seq, "after", seqs[subject])
 		seqs[subject] = seq
 		got = append(got, fmt.Sprint(subject, " ", seq))
-		if !slices.Contains(events.Types(), e.Type) || e.Type == "order.changed" {
-			t.Errorf("the type %s is not documented", e.Type)
-		}
+		assert.True(t, slices.Contains(events.Types(), e.Type) && e.Type != "order.changed", "the type", e.Type, "is not documented")
 	}
 	slices.Sort(got)
 	assert.Equal(t, got, rows, len(got), "events of", len(rows), "rows")

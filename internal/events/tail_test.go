@@ -164,9 +164,8 @@ func TestTail(t *testing.T) {
 	hearing.Wait()
 	var batches int
 	assert.NoError(t, f.Pool.QueryRow(ctx, `SELECT count(*) FROM event_batches`).Scan(&batches))
-	if n := counted.Named("EventsOfBatch"); n > 2*batches+5 {
-		t.Errorf("%d reads of %d batches for 70 listeners", n, batches)
-	}
+	n := counted.Named("EventsOfBatch")
+	assert.True(t, n <= 2*batches+5, n, "reads of", batches, "batches for 70 listeners")
 	assert.Eventually(t, "no listeners are left", func() bool { return tail.Listeners() == 0 })
 }
 
@@ -193,9 +192,8 @@ func TestTailIsShort(t *testing.T) {
 		t.Fatal("he is not behind", err)
 	}
 	heard, err := hear(ctx, slow, 45)
-	if want := texts(f.all(events.Cursor{}, events.Filter{}, 100)); err != nil || !slices.Equal(heard, want) {
-		t.Errorf("heard %s\nwant %s\n%v", heard, want, err)
-	}
+	want := texts(f.all(events.Cursor{}, events.Filter{}, 100))
+	assert.True(t, err == nil && slices.Equal(heard, want), "heard", heard, want, err)
 }
 
 // TestTailOfALostHistory: a listener that has seen lost events gets an error, even while it listens.
@@ -215,9 +213,8 @@ func TestTailOfALostHistory(t *testing.T) {
 	f.exec(`DELETE FROM event_batches WHERE last_event_no > 0`) // as after a standby took over that did not have them
 	f.exec(`INSERT INTO event_epochs (epoch, first_event_no) SELECT max(epoch) + 1, 1 FROM event_epochs`)
 	_, err = hear(ctx, l, 1)
-	if expired := (*events.Expired)(nil); !errors.As(err, &expired) || !expired.Lost {
-		t.Error(err)
-	}
+	expired := (*events.Expired)(nil)
+	assert.True(t, errors.As(err, &expired) && expired.Lost, err)
 	at := l.At()
 	_, err = tail.Listen(ctx, at, events.Filter{})
 	if expired := (*events.Expired)(nil); !errors.As(err, &expired) || !expired.Lost {
@@ -270,9 +267,8 @@ func TestTailBehindAPooler(t *testing.T) {
 	f.script(1, 3)
 	heard, err := hear(ctx, l, 27)
 	f.reader = events.NewReader(direct, orders.NewReader(ctx, direct))
-	if want := texts(f.all(events.Cursor{}, events.Filter{}, 100)); err != nil || !slices.Equal(heard, want) {
-		t.Errorf("heard %s\nwant %s\n%v", heard, want, err)
-	}
+	want := texts(f.all(events.Cursor{}, events.Filter{}, 100))
+	assert.True(t, err == nil && slices.Equal(heard, want), "heard", heard, want, err)
 }
 
 // TestTailWithoutADatabase: after an outage of the database, a listener gets the events in between.
@@ -330,9 +326,7 @@ func TestEventsAfterARestore(t *testing.T) {
 	f.numberUntil(2)
 	f.add(1, 2) // it has no number yet when the dump is taken
 	before := f.all(events.Cursor{}, events.Filter{}, 10)
-	if _, err := f.query.EventRelayRelease(t.Context(), db.EventRelayReleaseParams{Owner: f.owner, Fence: f.fence}); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(f.query.EventRelayRelease(t.Context(), db.EventRelayReleaseParams{Owner: f.owner, Fence: f.fence})))
 	file := filepath.Join(t.TempDir(), "dump.sql")
 	if out, err := exec.CommandContext(t.Context(), dump, "--no-owner", "--no-privileges", "-f", file, f.AdminURL).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -382,13 +376,11 @@ func TestEventsOfAnotherCluster(t *testing.T) {
 	f.numberUntil(1)
 	f.exec(`INSERT INTO transitions (order_no, seq, to_status, fence, position) VALUES (1, 2, 'charging', 1, 1000000000000)`)
 	f.exec(`UPDATE installation SET system_identifier = 17`)
-	if err := migrations.Adopt(t.Context(), f.URL, migrations.Adoption{Actor: "test"}); !errors.Is(err, migrations.ErrNotOwner) {
-		t.Error("the role of the service adopts: ", err)
-	}
+	assert.ErrorIs(t, migrations.Adopt(t.Context(), f.URL, migrations.Adoption{Actor: "test"}), migrations.ErrNotOwner,
+		"the role of the service adopts")
 	var inUse *migrations.InUse
-	if err := migrations.Adopt(t.Context(), f.AdminURL, migrations.Adoption{Actor: "test"}); !errors.As(err, &inUse) || time.Until(inUse.Until) < 0 {
-		t.Error("adopted while a relay has its lease: ", err)
-	}
+	err := migrations.Adopt(t.Context(), f.AdminURL, migrations.Adoption{Actor: "test"})
+	assert.True(t, errors.As(err, &inUse) && time.Until(inUse.Until) >= 0, "adopted while a relay has its lease", err)
 	f.exec(`UPDATE event_relay SET due_at = now()`)
 	for range 2 {
 		assert.NoError(t, migrations.Adopt(t.Context(), f.AdminURL, migrations.Adoption{Actor: "test"}))
@@ -424,9 +416,8 @@ func TestCursorsOfALostHistory(t *testing.T) {
 		return events.Cursor{Epoch: cursor.Epoch - 1000, No: no}
 	}
 	f.add(1, 3)
-	if added := f.number(); added.Ours || added.Events != 0 {
-		t.Errorf("an event of another timeline is numbered as one of the old: %+v", added)
-	}
+	added := f.number()
+	assert.True(t, !added.Ours && added.Events == 0, "an event of another timeline is numbered as one of the old", added)
 	f.hold()
 	f.numberUntil(3)
 	for no, want := range map[int64]int{0: 3, 1: 2, 2: 1} {
@@ -444,18 +435,15 @@ func TestCursorsOfALostHistory(t *testing.T) {
 		return e
 	}
 	lost := expired(epoch(old[0].Cursor, 3)) // the old history had a third event, too
-	if want := epoch(old[0].Cursor, 2); !lost.Lost || lost.Continue != want {
-		t.Errorf("%+v, want %s", lost, want)
-	}
+	want := epoch(old[0].Cursor, 2)
+	assert.True(t, lost.Lost && lost.Continue == want, lost, want)
 	assert.Equal(t, shown(f.all(lost.Continue, events.Filter{}, 10)), []string{"3 evt_1_3"})
-	if e := expired(events.Cursor{Epoch: 5, No: 1}); !e.Lost || e.Continue.No != 0 {
-		t.Errorf("of an unknown history: %+v", e)
-	}
+	e := expired(events.Cursor{Epoch: 5, No: 1})
+	assert.True(t, e.Lost && e.Continue.No == 0, "of an unknown history", e)
 	// Then the numbers of the first two are forgotten.
 	f.exec(`UPDATE event_batches SET at = now() - interval '2 days'`)
-	if n, err := f.query.EventBatchesPurge(t.Context(), db.EventBatchesPurgeParams{RetentionSeconds: 86400, Most: 100}); err != nil || n != 2 {
-		t.Error(n, err)
-	}
+	n, err := f.query.EventBatchesPurge(t.Context(), db.EventBatchesPurgeParams{RetentionSeconds: 86400, Most: 100})
+	assert.True(t, err == nil && n == 2, n, err)
 	if e := expired(epoch(old[0].Cursor, 1)); e.Lost || e.Continue.No != 2 {
 		t.Errorf("%+v", e)
 	}

@@ -21,9 +21,8 @@ func TestFind(t *testing.T) {
 		4: "CLF UYW",
 	} {
 		for code := range strings.FieldsSeq(codes) {
-			if found, ok := Find(code); !ok || found != (Currency{code, digits}) || !Known(code) {
-				t.Errorf("%s: %+v, %v, want %d digits", code, found, ok, digits)
-			}
+			found, ok := Find(code)
+			assert.True(t, ok && found == (Currency{code, digits}) && Known(code), code, found, ok, digits, "digits")
 		}
 	}
 }
@@ -37,14 +36,11 @@ func TestWhatIsNoCurrency(t *testing.T) {
 		"usd Usd US USDT 840 # list",
 	} {
 		for code := range strings.FieldsSeq(codes) {
-			if found, ok := Find(code); ok || Known(code) {
-				t.Errorf("%s is %+v", code, found)
-			}
+			found, ok := Find(code)
+			assert.True(t, !ok && !Known(code), code, "is", found)
 		}
 	}
-	if Known("") || Known(" ") || Known("USD ") {
-		t.Error("space is a currency")
-	}
+	assert.True(t, !Known("") && !Known(" ") && !Known("USD "), "space is a currency")
 }
 
 // A line that does not look like the others, or comes twice, would be read as something else.
@@ -57,9 +53,7 @@ func TestListIsOneLineForEachCode(t *testing.T) {
 		if strings.HasPrefix(line, "# ") {
 			continue
 		}
-		if !shape.MatchString(line) {
-			t.Errorf("line %q", line)
-		}
+		assert.True(t, shape.MatchString(line), "line", line)
 		codes = append(codes, line[:3])
 	}
 	assert.Equal(t, codes, slices.Sorted(maps.Keys(currencies)), "the list is not in order, or has a code twice")

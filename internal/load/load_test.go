@@ -50,12 +50,10 @@ func TestRequestsAtARateDoNotWaitForOthers(t *testing.T) {
 	r.Halt()
 	r.Wait()
 	out := r.Outcome(0, stalled)
-	if out.Errors != 0 || out.Succeeded != 0 || len(out.Latencies) < 100 {
-		t.Errorf("while nothing was answered: %d succeeded, %d due; %d errors: %v", out.Succeeded, len(out.Latencies), out.Errors, out.First)
-	}
-	if longest := Percentile(out.Latencies, 100); longest < stalled/2 {
-		t.Errorf("nothing was answered for %v, and the longest request took %v", stalled, longest)
-	}
+	assert.True(t, out.Errors == 0 && out.Succeeded == 0 && len(out.Latencies) >= 100,
+		"while nothing was answered", out.Succeeded, "succeeded", len(out.Latencies), "due", out.Errors, "errors", out.First)
+	longest := Percentile(out.Latencies, 100)
+	assert.True(t, longest >= stalled/2, "nothing was answered for", stalled, "and the longest request took", longest)
 }
 
 func TestOutcomeOfAWindow(t *testing.T) {

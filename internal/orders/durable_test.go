@@ -43,9 +43,8 @@ func (d *driven) exec(t *testing.T, statement string) {
 // read reads the order durably.
 func (d *driven) read(t *testing.T) {
 	t.Helper()
-	if o, err := d.GetDurable(t.Context(), "driven"); err != nil || o.OrderID != "driven" {
-		t.Errorf("%+v, %v", o, err)
-	}
+	o, err := d.GetDurable(t.Context(), "driven")
+	assert.True(t, err == nil && o.OrderID == "driven", o, err)
 }
 
 // waits has a durable read wait in the wire until goOn is called.
@@ -158,16 +157,12 @@ func TestOrderGoneBetweenReads(t *testing.T) {
 		"list": {1, func(t *testing.T, d *driven) {
 			t.Helper()
 			page, _, err := d.List(t.Context(), Filter{Limit: 10})
-			if err != nil || len(page) != 1 || page[0].OrderID != "paused" {
-				t.Errorf("%+v, %v", page, err)
-			}
+			assert.True(t, err == nil && len(page) == 1 && page[0].OrderID == "paused", page, err)
 		}},
 		"overview": {1, func(t *testing.T, d *driven) {
 			t.Helper()
 			v, err := d.Overview(t.Context(), Backlog{})
-			if err != nil || v.Oldest != nil {
-				t.Errorf("%+v, %v", v.Oldest, err)
-			}
+			assert.True(t, err == nil && v.Oldest == nil, v.Oldest, err)
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -198,7 +193,5 @@ func TestOverviewWhileReadsWait(t *testing.T) {
 	})
 	defer d.waits(t)()
 	v, err := d.readOverview(t.Context(), Backlog{}, CountsMost)
-	if err != nil || v.Oldest != nil {
-		t.Errorf("%+v, %v", v.Oldest, err)
-	}
+	assert.True(t, err == nil && v.Oldest == nil, v.Oldest, err)
 }

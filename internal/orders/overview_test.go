@@ -27,18 +27,16 @@ func TestReadsAreShared(t *testing.T) {
 	var callers sync.WaitGroup
 	for range 20 {
 		callers.Go(func() {
-			if n, err := kept.get(gone, never, read); n != 1 || err != nil {
-				t.Errorf("%d, %v", n, err)
-			}
+			n, err := kept.get(gone, never, read)
+			assert.True(t, n == 1 && err == nil, n, err)
 		})
 	}
 	<-slow
 	leave() // the others still wait for it
 	close(release)
 	callers.Wait()
-	if n, err := kept.get(t.Context(), never, read); n != 1 || err != nil {
-		t.Errorf("%d, %v", n, err)
-	}
+	n, err := kept.get(t.Context(), never, read)
+	assert.True(t, n == 1 && err == nil, n, err)
 	var failing shared[int64]
 	broken := errors.New("broken")
 	for range 2 {

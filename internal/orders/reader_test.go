@@ -28,9 +28,7 @@ func TestHistoryEndsWithTheOrder(t *testing.T) {
 	}
 	for _, descending := range []bool{false, true} {
 		rows, err := r.Transitions(t.Context(), "order", orders.Span{Before: 100, Limit: 10, Descending: descending})
-		if err != nil || len(rows) != 2 {
-			t.Errorf("descending %t: %+v, %v", descending, rows, err)
-		}
+		assert.True(t, err == nil && len(rows) == 2, "descending", descending, rows, err)
 	}
 }
 
@@ -137,8 +135,7 @@ func TestRefusalFor(t *testing.T) {
 		{orders.StepResult, orders.Order{Status: fsm.Charging, Calls: &one}, orders.RefusedBusy},
 		{orders.Approve, orders.Order{Status: fsm.Charging}, orders.RefusedState},
 	} {
-		if got := c.verb.RefusalFor(&c.is); c.verb.Applies(&c.is) || got != c.want {
-			t.Errorf("%s: refused as %q, want %q", c.verb, got, c.want)
-		}
+		got := c.verb.RefusalFor(&c.is)
+		assert.True(t, !c.verb.Applies(&c.is) && got == c.want, c.verb, "refused as", got, c.want)
 	}
 }

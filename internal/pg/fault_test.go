@@ -112,9 +112,7 @@ func TestSchemaMismatch(t *testing.T) {
 		if got := pg.SchemaMismatch(fmt.Errorf("wrapped: %w", err)); got != want || want && pg.FaultOf(err) != pg.Unknown {
 			t.Errorf("%s: %v, and fault %d: %v", sql, got, pg.FaultOf(err), err)
 		}
-		if err := conn.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, conn.Close(t.Context()))
 	}
 	if pg.SchemaMismatch(nil) || pg.SchemaMismatch(sqlstate("42P05")) || pg.SchemaMismatch(routed("42601")) || pg.SchemaMismatch(io.EOF) {
 		t.Error("not every error is that of a wrong schema")
@@ -186,7 +184,6 @@ func TestFaultsOfAServer(t *testing.T) {
 func TestDescribeTellsNoData(t *testing.T) {
 	t.Parallel()
 	err := &pgconn.PgError{Code: "23505", ConstraintName: "orders_order_id_key", Message: "secret", Detail: "Key (order_id)=(secret) exists", Where: "secret"}
-	if got := pg.Describe(fmt.Errorf("secret: %w", err)); strings.Contains(got, "secret") || got != "23505 orders_order_id_key" {
-		t.Error(got)
-	}
+	got := pg.Describe(fmt.Errorf("secret: %w", err))
+	assert.True(t, !strings.Contains(got, "secret") && got == "23505 orders_order_id_key", got)
 }

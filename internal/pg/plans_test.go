@@ -90,9 +90,7 @@ func (conn planner) cheap(t testing.TB, most int, name string, values args) (gen
 			missed, _ := strconv.Atoi(read[2])
 			pages = hit + missed
 		}
-		if pages >= most {
-			t.Errorf("%s %v reads %d pages with a %s\n%s", name, values, pages, kind, generic)
-		}
+		assert.True(t, pages < most, name, values, "reads", pages, "pages with a", kind, generic)
 	}
 	return generic
 }
@@ -376,9 +374,7 @@ func TestClaimScan(t *testing.T) {
 		`INSERT INTO orders (order_id, status, due_at, currency, item, amount) VALUES ('left behind', 'charging', now(), 'USD', 'widget', 1)`)
 	conn.cheap(t, 300, "LeasesDue", args{"floor": "now() - interval '1 minute'", "most": "500"})
 	found, err := db.New(conn).LeasesDue(t.Context(), db.LeasesDueParams{Most: 500})
-	if err != nil || len(found) != 1 {
-		t.Errorf("%v, %d due", err, len(found))
-	}
+	assert.True(t, err == nil && len(found) == 1, err, len(found), "due")
 }
 
 // TestShortenScan looks for waits that are too long among 120,000 orders that may wait long. It reads only the index.
@@ -397,9 +393,7 @@ func TestShortenScan(t *testing.T) {
 		"seconds": "ARRAY[31, 960, 3600, 7200]", "policies": "ARRAY[1]", "most": "10000"})
 	var left int
 	err := conn.QueryRow(t.Context(), `SELECT count(*) FROM orders WHERE hold IS NULL AND due_at < now() + interval '1 minute'`).Scan(&left)
-	if err != nil || left != 1 {
-		t.Errorf("%d orders were found: %v", left, err)
-	}
+	assert.True(t, err == nil && left == 1, left, "orders were found", err)
 }
 
 // TestPlansOfEvents: numbering and reading events finds rows by keys, in an empty database and in a large one, and is

@@ -48,9 +48,7 @@ func TestOpen(t *testing.T) {
 			if mode := pool.ConnConfig().DefaultQueryExecMode; pool.Stat().MaxConns() != 3 || mode != want {
 				t.Errorf("%d connections, %s", pool.Stat().MaxConns(), mode)
 			}
-			if _, err := db.New(pool).InstallationID(t.Context()); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, assert.Err(db.New(pool).InstallationID(t.Context())))
 		}
 	})
 	t.Run("connections of a service can be told from others", func(t *testing.T) {
@@ -58,13 +56,10 @@ func TestOpen(t *testing.T) {
 		for name, options := range map[string]pg.Options{"shop": {MaxConns: 1}, "pawl serve " + pg.ReplicaName() + " shop": {MaxConns: 1, Serves: true}} {
 			pool := dbtest.Open(t, database.URL+"&application_name=shop", options)
 			var got string
-			if err := pool.QueryRow(t.Context(), "SHOW application_name").Scan(&got); err != nil || got != name {
-				t.Errorf("named %q, want %q: %v", got, name, err)
-			}
+			err := pool.QueryRow(t.Context(), "SHOW application_name").Scan(&got)
+			assert.True(t, err == nil && got == name, "named", got, name, err)
 			if !options.Serves {
-				if service(t, pool, name) != nil {
-					t.Error("it is taken for a service")
-				}
+				assert.True(t, service(t, pool, name) == nil, "it is taken for a service")
 				continue
 			}
 			assert.Eventually(t, "the server knows the one connection of the pool", func() bool { // that of Open may still be ending
@@ -115,9 +110,8 @@ func TestSearchPathOfConnections(t *testing.T) {
 	for _, more := range []string{"", "&search_path=public", "&options=-csearch_path%3Dpublic"} {
 		pool := dbtest.Open(t, strings.Replace(database.URL, "&options=-csearch_path%3Dpawl%2Cpublic", more, 1), pg.Options{MaxConns: 4})
 		var path string
-		if err := pool.QueryRow(t.Context(), "SELECT current_setting('search_path')").Scan(&path); err != nil || path != "pg_catalog, pg_temp" {
-			t.Errorf("with %q it finds %s: %v", more, path, err)
-		}
+		err := pool.QueryRow(t.Context(), "SELECT current_setting('search_path')").Scan(&path)
+		assert.True(t, err == nil && path == "pg_catalog, pg_temp", "with", more, "it finds", path, err)
 	}
 }
 
@@ -170,9 +164,8 @@ func TestPlantedTableOfMigrations(t *testing.T) {
 			for _, sql := range []string{`CREATE TABLE public.` + table + ` ()`, `ALTER TABLE public.` + table + ` OWNER TO pg_monitor`} {
 				assert.NoError(t, assert.Err(conn.Exec(t.Context(), sql)))
 			}
-			if _, err := migrations.Up(t.Context(), url); !errors.Is(err, pg.ErrUntrusted) || !strings.Contains(err.Error(), "public."+table) {
-				t.Error(err)
-			}
+			_, err := migrations.Up(t.Context(), url)
+			assert.True(t, errors.Is(err, pg.ErrUntrusted) && strings.Contains(err.Error(), "public."+table), err)
 		})
 	}
 }
@@ -219,9 +212,7 @@ func (e *entrance) attemptsBounded(t *testing.T, most int64, passed time.Duratio
 		most++
 	}
 	t.Logf("%d attempts in %s", n, passed)
-	if n > most {
-		t.Errorf("%d attempts in %s, want %d at most", n, passed, most)
-	}
+	assert.True(t, n <= most, n, "attempts in", passed, most, "at most")
 }
 
 // together has many callers send a statement until it is answered, and returns when all were.
@@ -266,9 +257,8 @@ func TestOneAttemptAtATime(t *testing.T) {
 	server.admitted.Store(0)
 	server.closed.Store(false)
 	answered.Wait()
-	if n := server.admitted.Load(); n > 2*most {
-		t.Errorf("%d connections for a pool of %d when the server was back", n, most)
-	}
+	n := server.admitted.Load()
+	assert.True(t, n <= 2*most, n, "connections for a pool of", most, "when the server was back")
 }
 
 // TestAwayIsSaid: a statement waits for a moment, and then its error has the reason. It was certainly not sent.
@@ -284,9 +274,8 @@ func TestAwayIsSaid(t *testing.T) {
 			time.AfterFunc(50*time.Millisecond, cancel)
 		}
 		_, err := pool.Exec(ctx, "SELECT 1")
-		if !errors.Is(err, pg.ErrAway) || pg.FaultOf(err) != pg.Again || !strings.Contains(err.Error(), "failed to connect") {
-			t.Errorf("%v", err)
-		}
+		assert.True(t, errors.Is(err, pg.ErrAway) && pg.FaultOf(err) == pg.Again && strings.Contains(err.Error(), "failed to connect"),
+			err)
 		if errors.Is(err, context.Canceled) && ctx != brief {
 			t.Errorf("%v", err)
 		}
@@ -394,9 +383,7 @@ func TestCheck(t *testing.T) {
 				t.Fatalf("%v", err)
 			}
 			for _, words := range c.says {
-				if !strings.Contains(err.Error(), words) {
-					t.Errorf("%v, want %q", err, words)
-				}
+				assert.Contains(t, err.Error(), words, err)
 			}
 		})
 	}
@@ -426,9 +413,7 @@ func TestCheckReachesEveryStatement(t *testing.T) {
 		}
 		switch fields[1] {
 		case "Parse":
-			if !strings.HasPrefix(fields[3], `"" `) {
-				t.Errorf("prepared under a name, which a pooler does not keep: %s", fields[3])
-			}
+			assert.True(t, strings.HasPrefix(fields[3], `"" `), "prepared under a name, which a pooler does not keep", fields[3])
 			parsed = append(parsed, parsedName.FindStringSubmatch(line)[1])
 		case "Describe", "Sync":
 		default:
@@ -436,9 +421,8 @@ func TestCheckReachesEveryStatement(t *testing.T) {
 		}
 	}
 	slices.Sort(parsed)
-	if all := names(t); !slices.Equal(parsed, all) || len(all) == 0 {
-		t.Errorf("parsed %q\nthere are %q", parsed, all)
-	}
+	all := names(t)
+	assert.True(t, slices.Equal(parsed, all) && len(all) != 0, "parsed", parsed, "there are", all)
 }
 
 // TestCheckTellsATroubledDatabase has a table locked, the server end the connection, and the caller give up: none of it

@@ -215,9 +215,7 @@ func cutOffWaiting(t *testing.T, pool *pg.Pool, watcher *pgxpool.Pool) {
 			t.Fatal("the wait for the standby was ended")
 		}
 	}
-	if !ask(t, watcher, endWaits) {
-		t.Error("nothing to clean up")
-	}
+	assert.True(t, ask(t, watcher, endWaits), "nothing to clean up")
 	assert.Eventually(t, "it waits no more", func() bool { return ask(t, watcher, noneWaits) })
 }
 
@@ -231,9 +229,8 @@ func endedByAPerson(t *testing.T, pool *pg.Pool, watcher *pgxpool.Pool) {
 	}()
 	assert.Eventually(t, "it waits", func() bool { return ask(t, watcher, oneWaits) })
 	ask(t, watcher, endWaits)
-	if err := <-ended; !errors.Is(err, pg.ErrNotReplicated) || pg.FaultOf(err) != pg.Unknown {
-		t.Errorf("%v", err)
-	}
+	err := <-ended
+	assert.True(t, errors.Is(err, pg.ErrNotReplicated) && pg.FaultOf(err) == pg.Unknown, err)
 }
 
 // A durable read waits, too.
@@ -299,9 +296,7 @@ func TestCutOffStatementKeepsItsPlace(t *testing.T) {
 		t.Errorf("%d server processes wait for %d connections, %v", waiting, pool.Stat().MaxConns(), err)
 	}
 	assert.NoError(t, holder.Rollback(t.Context()))
-	if _, err := db.New(pool).InstallationID(t.Context()); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, assert.Err(db.New(pool).InstallationID(t.Context())))
 	assert.Eventually(t, "the places come back", func() bool { return pool.Stat().AcquiredConns() == 0 })
 }
 
@@ -320,10 +315,6 @@ func TestQueuedInThePoolerIsLeftAlone(t *testing.T) {
 	assert.Eventually(t, "it runs for 200 ms", func() bool {
 		return ask(t, database.Pool, `SELECT count(*) = 1 FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(60)' AND query_start < clock_timestamp() - interval '200 milliseconds'`)
 	})
-	if got := running(time.Since(sent)); len(got) != 1 {
-		t.Error("sent a moment ago: called lost")
-	}
-	if got := running(time.Since(sent) + time.Second); len(got) != 1 {
-		t.Error("queued for a second, runs for a moment: called lost")
-	}
+	assert.Equal(t, len(running(time.Since(sent))), 1, "sent a moment ago: called lost")
+	assert.Equal(t, len(running(time.Since(sent)+time.Second)), 1, "queued for a second, runs for a moment: called lost")
 }

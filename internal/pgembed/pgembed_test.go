@@ -51,22 +51,17 @@ func TestServerIsApartFromItsParent(t *testing.T) {
 	if group, err := syscall.Getpgid(s.PID()); err != nil || group != s.PID() {
 		t.Errorf("process group %d of %d: %v", group, s.PID(), err)
 	}
-	if owner, err := ownerOf(s.folders.data); owner == nil {
-		t.Error("the data belongs to root", err)
-	}
+	owner, err := ownerOf(s.folders.data)
+	assert.True(t, owner != nil, "the data belongs to root", err)
 	if env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", s.PID())); err == nil {
 		for name := range foreign {
-			if strings.Contains(string(env), name+"=") {
-				t.Errorf("the server sees %s", name)
-			}
+			assert.True(t, !strings.Contains(string(env), name+"="), "the server sees", name)
 		}
 	}
 	assert.Equal(t, query(t, s.URL("template1"), "SELECT current_database()::text"), "template1")
 	if psql, err := exec.LookPath("psql"); err == nil {
 		out, err := exec.CommandContext(deadline(t), psql, s.URL("postgres"), "-Atc", "SELECT 40 + 2").CombinedOutput()
-		if err != nil || string(out) != "42\n" {
-			t.Errorf("psql: %v %s", err, out)
-		}
+		assert.True(t, err == nil && string(out) == "42\n", "psql", err, out)
 	}
 }
 
@@ -83,9 +78,7 @@ func TestStop(t *testing.T) {
 		all.Wait()
 		<-s.Exited()
 		assert.NoError(t, s.Err())
-		if exists(pidPath(s.folders.data)) {
-			t.Fatal("no clean shutdown: postmaster.pid is still there")
-		}
+		assert.True(t, !exists(pidPath(s.folders.data)), "no clean shutdown: postmaster.pid is still there")
 	})
 	t.Run("is immediate when its context has ended, and loses nothing", func(t *testing.T) {
 		t.Parallel()
@@ -179,9 +172,8 @@ func TestDefaultDir(t *testing.T) {
 	}
 	t.Setenv("XDG_DATA_HOME", "")
 	t.Setenv("HOME", "/home/somebody")
-	if dir, err := DefaultDir(); dir != "/home/somebody/.local/share/pawl" || err != nil {
-		t.Fatal(dir, err)
-	}
+	dir, err := DefaultDir()
+	assert.True(t, dir == "/home/somebody/.local/share/pawl" && err == nil, dir, err)
 }
 
 // The folder of the socket is the first lock. These tests open it, and look at the second one.
@@ -196,13 +188,9 @@ func TestOtherUsersAreNotLetIn(t *testing.T) {
 	t.Run("another role needs its password", func(t *testing.T) {
 		t.Parallel()
 		query(t, s.URL("postgres"), "SELECT 'works'")
-		if _, err := connect(t, s.URL("postgres")).Exec(deadline(t), "CREATE ROLE reader LOGIN PASSWORD 'hush'"); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, assert.Err(connect(t, s.URL("postgres")).Exec(deadline(t), "CREATE ROLE reader LOGIN PASSWORD 'hush'")))
 		for password, want := range map[string]string{"hush": "connected", "": "failed", "guess": "28P01"} {
-			if got := tryURL(asRole(t, s, url.UserPassword("reader", password))); !strings.Contains(got, want) {
-				t.Errorf("with the password %q: %s", password, got)
-			}
+			assert.Contains(t, tryURL(asRole(t, s, url.UserPassword("reader", password))), want, "with the password", password)
 		}
 	})
 	t.Run("another user of the machine can't be the superuser", func(t *testing.T) {
@@ -225,9 +213,8 @@ func TestAccessIsWrittenAnew(t *testing.T) {
 		assert.NoError(t, replaceOwned(s.folders.data, name, []byte("local all all trust\n"), s.account))
 	}
 	s = start(t, cfg)
-	if got := query(t, s.URL("postgres"), "SELECT count(*)::text FROM pg_hba_file_rules WHERE auth_method = 'trust'"); got != "0" {
-		t.Errorf("%s lines trust", got)
-	}
+	assert.Equal(t, query(t, s.URL("postgres"), "SELECT count(*)::text FROM pg_hba_file_rules WHERE auth_method = 'trust'"), "0",
+		"lines trust")
 }
 
 // tryURL says how it went to connect.
@@ -284,15 +271,11 @@ func TestParentKilled(t *testing.T) {
 					query(t, url, "SELECT 'the orphan answers'")
 				case wait: // else the next start does
 					eventually(t, "the server has ended", func() bool { return !alive(pid) })
-					if exists(filepath.Join(dir, "data", "postmaster.pid")) {
-						t.Error("it did not shut down cleanly")
-					}
+					assert.True(t, !exists(filepath.Join(dir, "data", "postmaster.pid")), "it did not shut down cleanly")
 				}
 				s := start(t, Config{Dir: dir})
 				rowKept(t, s.URL("postgres"))
-				if s.PID() == pid || alive(pid) {
-					t.Error("the first server is still there")
-				}
+				assert.True(t, s.PID() != pid && !alive(pid), "the first server is still there")
 			}
 		})
 	}

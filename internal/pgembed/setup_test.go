@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -162,9 +161,7 @@ func keepRow(t *testing.T, url string) {
 
 func rowKept(t *testing.T, url string) {
 	t.Helper()
-	if got := query(t, url, "SELECT word FROM kept"); got != "committed" {
-		t.Fatalf("row is %q after the restart", got)
-	}
+	assert.Equal(t, query(t, url, "SELECT word FROM kept"), "committed", "row", "after the restart")
 }
 
 // child is the test binary run as a helper.
@@ -255,8 +252,6 @@ func wantError(t *testing.T, err error, parts ...string) {
 		t.Fatal("no error")
 	}
 	for _, part := range parts {
-		if !strings.Contains(err.Error(), part) {
-			t.Errorf("error %q does not say %q", err, part)
-		}
+		assert.Contains(t, err.Error(), part, err)
 	}
 }

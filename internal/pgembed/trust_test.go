@@ -65,9 +65,7 @@ func TestPlantedServerIsRefused(t *testing.T) {
 			link := filepath.Join(folder(t), "link")
 			assert.NoError(t, os.Symlink(dir, link))
 			wantRefused(t, link, c.why)
-			if ran() {
-				t.Error("it ran")
-			}
+			assert.True(t, !ran(), "it ran")
 		})
 	}
 }
@@ -77,9 +75,7 @@ func wantRefused(t *testing.T, dir, why string) {
 	t.Helper()
 	var log strings.Builder
 	s := &Server{cfg: Config{Log: slog.New(slog.NewTextHandler(&log, nil))}}
-	if got := s.bestOf(deadline(t), []string{dir}, 0); got.dir != "" {
-		t.Errorf("%s is chosen", got.dir)
-	}
+	assert.Equal(t, s.bestOf(deadline(t), []string{dir}, 0).dir, "", "is chosen")
 	assert.Contains(t, log.String(), why)
 	_, err := Start(deadline(t), Config{Dir: folder(t), BinDir: dir})
 	wantError(t, err, "another user could have replaced it", why)
@@ -145,9 +141,7 @@ func TestNpmGetsACleanEnvironment(t *testing.T) {
 	wantError(t, err, "npm ci")
 	text := seen()
 	for _, name := range append(hidden, "planted", ".npmrc") {
-		if strings.Contains(text, name) {
-			t.Errorf("npm sees %s", name)
-		}
+		assert.True(t, !strings.Contains(text, name), "npm sees", name)
 	}
 	for _, want := range []string{"https_proxy=http://proxy.example:3128", "HOME=", "package-lock.json"} {
 		assert.Contains(t, text, want, "npm does not see")
@@ -182,9 +176,8 @@ func TestProgramsOfAnotherUserAreNotRun(t *testing.T) {
 
 	wantError(t, install(), "npm ci")
 	text := seen()
-	if want := filepath.Join(bin, "lib", "npm-cli.js") + " ci "; !strings.HasPrefix(text, want) || strings.Contains(text, theirs) {
-		t.Errorf("node was run with %s", text)
-	}
+	want := filepath.Join(bin, "lib", "npm-cli.js") + " ci "
+	assert.True(t, strings.HasPrefix(text, want) && !strings.Contains(text, theirs), "node was run with", text)
 	for _, name := range []string{"useradd", "ps", "id"} {
 		if path, err := findProgram(name); err == nil && strings.HasPrefix(path, theirs) {
 			t.Errorf("%s would be run", path)
@@ -200,9 +193,7 @@ func TestProgramsOfAnotherUserAreNotRun(t *testing.T) {
 	}
 	t.Setenv("PATH", bin)
 	wantError(t, install(), "node is not used", "belongs to user")
-	if ran() {
-		t.Error("a program of theirs ran")
-	}
+	assert.True(t, !ran(), "a program of theirs ran")
 }
 
 // A link is not trusted if it or the folder it is in is another user's, wherever it leads, nor one that leads in a
@@ -241,9 +232,7 @@ func TestAsRoot(t *testing.T) {
 		for set, want := range map[string]string{"": "pawl", "daemon": "daemon"} {
 			s := start(t, Config{Dir: folder(t), User: set})
 			u, err := user.LookupId(fmt.Sprint(ownerOfProcess(t, s.PID())))
-			if err != nil || u.Username != want {
-				t.Errorf("runs as %v, %v", u, err)
-			}
+			assert.True(t, err == nil && u.Username == want, "runs as", u, err)
 		}
 	})
 	t.Run("existing data keeps its user", func(t *testing.T) {
@@ -295,17 +284,13 @@ func TestMakingTheUser(t *testing.T) {
 	for range 3 {
 		all.Go(func() {
 			a, err := s.ownAccount(deadline(t), name)
-			if err != nil || a.uid == 0 || a.isNobody() {
-				t.Errorf("%v, %v", a, err)
-			}
+			assert.True(t, err == nil && a.uid != 0 && !a.isNobody(), a, err)
 		})
 	}
 	all.Wait()
 	users, err := os.ReadFile("/etc/passwd")
-	if line := regexp.MustCompile("(?m)^"+name+":.*$").FindAllString(string(users), -1); err != nil || len(line) != 1 ||
-		!strings.HasSuffix(line[0], "/nologin") {
-		t.Errorf("%q, %v", line, err)
-	}
+	line := regexp.MustCompile("(?m)^"+name+":.*$").FindAllString(string(users), -1)
+	assert.True(t, err == nil && len(line) == 1 && strings.HasSuffix(line[0], "/nologin"), line, err)
 	_, err = s.ownAccount(deadline(t), "no:name")
 	wantError(t, err, "can't be created", "useradd", "--pg-user")
 }
@@ -479,9 +464,7 @@ func TestRunning(t *testing.T) {
 				t.Fatal("found before the start")
 			}
 			s := start(t, cfg)
-			if s.folders.temporary != (name != "base") || len(s.folders.socket) > 60 {
-				t.Errorf("%+v", s.folders)
-			}
+			assert.True(t, s.folders.temporary == (name != "base") && len(s.folders.socket) <= 60, s.folders)
 			got, ok := Running(cfg.Dir)
 			if !ok || got != s.URL("postgres") {
 				t.Fatalf("%q %v, want %q", got, ok, s.URL("postgres"))

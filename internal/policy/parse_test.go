@@ -187,9 +187,8 @@ func TestRefused(t *testing.T) {
 	for _, c := range refusals {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			if all := problems(t, c.source); len(all) != 1 || !strings.Contains(all.Error(), c.says) {
-				t.Errorf("want %q, got\n%v", c.says, all)
-			}
+			all := problems(t, c.source)
+			assert.True(t, len(all) == 1 && strings.Contains(all.Error(), c.says), c.says, all)
 		})
 	}
 }
@@ -248,9 +247,8 @@ func TestLiteralSecretsAreRefusedAndNotRepeated(t *testing.T) {
 		"charge: {executor: stripe, webhookSecret: " + literal + ", secret: 'env:KEY'}\n",
 		"charge: {executor: stripe, secret: 'env:KEY', url: 'https://" + literal + "@a'}\n",
 	} {
-		if all := problems(t, source); strings.Contains(all.Error(), literal) {
-			t.Errorf("%s\nis repeated: %v", source, all)
-		}
+		all := problems(t, source)
+		assert.True(t, !strings.Contains(all.Error(), literal), source, "is repeated", all)
 	}
 }
 
@@ -272,9 +270,7 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("policy %v, error %v", p, err)
 		}
 		for _, problem := range all {
-			if problem.Line < 1 || problem.Column < 1 || problem.Text == "" {
-				t.Errorf("problem without a place: %+v", problem)
-			}
+			assert.True(t, problem.Line >= 1 && problem.Column >= 1 && problem.Text != "", "problem without a place", problem)
 		}
 		if p == nil {
 			return
@@ -307,8 +303,6 @@ func reliable(t *testing.T, s fsm.Step, how *policy.Step) {
 		"a breaker":                   how.Breaker.Failures >= 1 && how.Breaker.Open > 0,
 		"a key that is not forgotten": r.Longest(how.Timeout)+how.CallbackTimeout+time.Hour <= how.KeyRetention,
 	} {
-		if !holds {
-			t.Errorf("%s without %s: %+v", s, what, how)
-		}
+		assert.True(t, holds, s, "without", what, how)
 	}
 }

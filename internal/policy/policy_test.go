@@ -147,9 +147,7 @@ func TestStep(t *testing.T) {
 	t.Parallel()
 	p := &policy.Policy{}
 	for s, want := range map[fsm.Step]*policy.Step{fsm.Charge: &p.Charge, fsm.Reserve: &p.Reserve, fsm.Confirm: &p.Confirm} {
-		if p.Step(s, "") != want {
-			t.Errorf("%s is another step", s)
-		}
+		assert.True(t, p.Step(s, "") == want, s, "is another step")
 	}
 }
 
@@ -253,9 +251,7 @@ func TestSecrets(t *testing.T) {
 		"":                                                        "",
 	} {
 		got, err := within.Read(policy.Secret(secret))
-		if got != want || (err == nil) != (want != "") {
-			t.Errorf("%q: read %q, error %v", secret, got, err)
-		}
+		assert.True(t, got == want && (err == nil) == (want != ""), secret, "read", got, "error", err)
 		if err != nil && strings.Contains(err.Error(), "hidden") {
 			t.Errorf("%q: the error tells it: %v", secret, err)
 		}
@@ -336,9 +332,7 @@ func TestAddressesOfAPolicy(t *testing.T) {
 		}
 	}
 	for _, url := range []string{"http://0x7f.1/", "http://127.1/", "http://2130706433/", "http://0177.0.0.1/", "http://0x7f000001/", "http://a.example.0x1/", "http://1.2.3.4.5/", "http://127.0.0.1./"} {
-		if _, err := policy.ParseURL(url); err == nil {
-			t.Errorf("%s is taken", url)
-		}
+		assert.True(t, assert.Err(policy.ParseURL(url)) != nil, url, "is taken")
 	}
 }
 
@@ -384,9 +378,8 @@ func TestRoutes(t *testing.T) {
 	assert.Equal(t, p.Step(fsm.Charge, "wallet").InFlight, 3)
 	assert.Equal(t, p.Step(fsm.Reserve, "wallet").Executor, policy.Ledger)
 	assert.Equal(t, fmt.Sprint(p.Places()), "[charge/cards charge/wallet charge/rest reserve confirm]")
-	if how := p.Step(fsm.Charge, "gone"); !how.Executor.Remote() || how.URL != "" {
-		t.Errorf("a route that is not there is done by %+v", how)
-	}
+	how := p.Step(fsm.Charge, "gone")
+	assert.True(t, how.Executor.Remote() && how.URL == "", "a route that is not there is done by", how)
 	single := parse(t, "{}")
 	assert.Equal(t, single.RouteOf(eur)+single.NextRoute("", "card_declined", eur), "")
 	assert.Equal(t, fmt.Sprint(single.Places()), "[charge reserve confirm]")

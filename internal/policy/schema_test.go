@@ -54,13 +54,10 @@ func TestSchema(t *testing.T) {
 				refused++
 				continue
 			}
-			if says := problems(t, c.source).Error(); !containsAny(says, notInSchema) {
-				t.Errorf("%s: the schema accepts\n%s\nof which Parse says\n%s", c.name, c.source, says)
-			}
+			says := problems(t, c.source).Error()
+			assert.True(t, containsAny(says, notInSchema), c.name, "the schema accepts", c.source, "of which Parse says", says)
 		}
-		if refused < 60 {
-			t.Errorf("the schema refuses %d of %d", refused, len(refusals))
-		}
+		assert.True(t, refused >= 60, "the schema refuses", refused, "of", len(refusals))
 	})
 	t.Run("accepts what Parse accepts", func(t *testing.T) {
 		t.Parallel()
@@ -68,9 +65,7 @@ func TestSchema(t *testing.T) {
 			parse(t, source)
 			document, err := instance(source)
 			assert.NoError(t, err)
-			if err := schema.Validate(document); err != nil {
-				t.Errorf("%s\n%v", source, err)
-			}
+			assert.NoError(t, schema.Validate(document), source)
 		}
 	})
 }
@@ -123,9 +118,7 @@ func TestSchemaDefaults(t *testing.T) {
 			}
 		}
 	}
-	if len(given) < 12 {
-		t.Errorf("the schema has defaults for %v", given)
-	}
+	assert.True(t, len(given) >= 12, "the schema has defaults for", given)
 	same(t, parse(t, http("url: http://a/do\n  "+strings.Join(given, "\n  "))), bare)
 }
 
@@ -154,9 +147,7 @@ func documented(t *testing.T) (all []string) {
 	for _, match := range yamlBlock.FindAllStringSubmatch(reference(t), -1) {
 		all = append(all, match[1])
 	}
-	if len(all) < 4 {
-		t.Errorf("the reference has %d policies, want one for each executor", len(all))
-	}
+	assert.True(t, len(all) >= 4, "the reference has", len(all), "policies, want one for each executor")
 	return all
 }
 
@@ -169,7 +160,5 @@ func TestReferenceExplainsEveryKey(t *testing.T) {
 			t.Errorf("%s is not explained", match[1])
 		}
 	}
-	if keys < 25 {
-		t.Errorf("%d keys found in the schema", keys)
-	}
+	assert.True(t, keys >= 25, keys, "keys found in the schema")
 }

@@ -188,9 +188,8 @@ func TestAnswerToALookup(t *testing.T) {
 	} {
 		w, url := lay(t, says(a.status, a.body))
 		c := aCall(fsm.Charge)
-		if got := withoutDetail(lookerAt(t, url+"/look?shop=a%20b").Lookup(t.Context(), c)); !reflect.DeepEqual(got, a.want) {
-			t.Errorf("%d %s: %#v, want %#v", a.status, a.body, got, a.want)
-		}
+		got := withoutDetail(lookerAt(t, url+"/look?shop=a%20b").Lookup(t.Context(), c))
+		assert.True(t, reflect.DeepEqual(got, a.want), a.status, a.body, got, a.want)
 		r := w.seen()[0]
 		if r.method != http.MethodGet || r.uri != "/look?shop=a%20b&key="+c.Key(provider.Do) || r.header.Get("webhook-id") != c.Key(provider.Do) {
 			t.Errorf("%s %s %v", r.method, r.uri, r.header)
@@ -249,9 +248,8 @@ func TestTextOfAnAnswer(t *testing.T) {
 		for _, status := range []int{402, 429, 503} {
 			body := `{"code":"no_pm_card_visa","detail":"` + strings.Repeat("x", 195) + ` pm_card_visa ` + secretText + ` MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}`
 			for _, body := range []string{body, strings.Replace(body, strings.Repeat("x", 195), "", 1)} {
-				if text := fmt.Sprintf("%#v", answered(t, provider.Do, says(status, body))); strings.Contains(text, "pm_c") || strings.Contains(text, "MfKQ") {
-					t.Error(text)
-				}
+				text := fmt.Sprintf("%#v", answered(t, provider.Do, says(status, body)))
+				assert.True(t, !strings.Contains(text, "pm_c") && !strings.Contains(text, "MfKQ"), text)
 			}
 		}
 	})
@@ -260,8 +258,7 @@ func TestTextOfAnAnswer(t *testing.T) {
 		_, url := lay(t, says(402, `{"code":"card_declined","detail":"card"}`))
 		c := aCall(fsm.Charge)
 		c.PaymentMethod = "card"
-		if r := atURL(url, fsm.Charge, "").Do(t.Context(), c); r != (provider.Refused{Code: "card_declined", Detail: "***"}) {
-			t.Errorf("%#v", r)
-		}
+		r := atURL(url, fsm.Charge, "").Do(t.Context(), c)
+		assert.True(t, r == (provider.Refused{Code: "card_declined", Detail: "***"}), r)
 	})
 }

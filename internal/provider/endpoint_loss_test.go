@@ -97,9 +97,8 @@ func TestAnswerThatIsNotWhole(t *testing.T) {
 		t.Run(name+" is unknown", func(t *testing.T) {
 			t.Parallel()
 			r := atURL(talk(t, answering(text)), fsm.Charge, "").Do(t.Context(), aCall(fsm.Charge))
-			if u, ok := r.(provider.Unknown); !ok || u.Code == "" || strings.Contains(u.Detail, "pm_card") {
-				t.Errorf("%#v", r)
-			}
+			u, ok := r.(provider.Unknown)
+			assert.True(t, ok && u.Code != "" && !strings.Contains(u.Detail, "pm_card"), r)
 		})
 	}
 }
@@ -157,10 +156,8 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	elsewhere, target := lay(t, done)
 	for _, status := range []int{301, 302, 303, 307, 308} {
 		for _, op := range []provider.Operation{provider.Do, provider.Undo} {
-			if r, ok := answered(t, op, says(status, "", "Location", target)).(provider.Unknown); !ok ||
-				r.Code != "redirect" || strings.Contains(r.Detail, target) {
-				t.Errorf("%d: %#v", status, r)
-			}
+			r, ok := answered(t, op, says(status, "", "Location", target)).(provider.Unknown)
+			assert.True(t, ok && r.Code == "redirect" && !strings.Contains(r.Detail, target), status, r)
 		}
 		looker := lookerAt(t, mustLay(t, says(status, "", "Location", target)))
 		if r := looker.Lookup(t.Context(), aCall(fsm.Charge)); kind(r) != "unknown" {
@@ -195,9 +192,7 @@ func TestTLSThatFailsDidNothingAndCounts(t *testing.T) {
 		t.Cleanup(server.Close)
 		url := strings.Replace(server.URL, "http://", "https://", 1)
 		r, ok := atURL(url, fsm.Charge, "").Do(t.Context(), aCall(fsm.Charge)).(provider.Retry)
-		if !ok || r.Code != "tls_failed" || !r.Counts || r.Detail == "" {
-			t.Errorf("%s: %#v", name, r)
-		}
+		assert.True(t, ok && r.Code == "tls_failed" && r.Counts && r.Detail != "", name, r)
 	}
 	assert.Equal(t, served.Load(), 0, "a request was served")
 }
@@ -224,7 +219,6 @@ func TestEndlessAnswersEndWithTheCall(t *testing.T) {
 		close(over.passed)
 		<-r.Context().Done()
 	}))
-	if r := withoutDetail(atURL(url, fsm.Charge, "").Do(over, aCall(fsm.Charge))); r != (provider.Unknown{Code: "timeout"}) {
-		t.Errorf("%#v", r)
-	}
+	r := withoutDetail(atURL(url, fsm.Charge, "").Do(over, aCall(fsm.Charge)))
+	assert.True(t, r == (provider.Unknown{Code: "timeout"}), r)
 }

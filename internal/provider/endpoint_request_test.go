@@ -73,12 +73,8 @@ func TestBodyOfARequest(t *testing.T) {
 		map[provider.Operation]func(context.Context, *provider.Call) provider.Result{
 			provider.Do: e.Do, provider.Undo: e.Undo, provider.Refund: e.Operate}[v.op](t.Context(), v.call)
 		r := w.seen()[0]
-		if r.body != v.body || r.uri != act[v.op] || r.method != http.MethodPost {
-			t.Errorf("%s %s\n%s\nwant\n%s", r.method, r.uri, r.body, v.body)
-		}
-		if !json.Valid([]byte(r.body)) {
-			t.Error("no JSON")
-		}
+		assert.True(t, r.body == v.body && r.uri == act[v.op] && r.method == http.MethodPost, r.method, r.uri, r.body, v.body)
+		assert.True(t, json.Valid([]byte(r.body)), "no JSON")
 	}
 }
 
@@ -95,13 +91,11 @@ func TestHeadersOfARequest(t *testing.T) {
 		for name, want := range map[string]string{
 			"Idempotency-Key": c.Key(op), "Webhook-Id": c.Key(op), "Fencing-Token": strconv.Itoa(42 + i), "Content-Type": "application/json",
 		} {
-			if got := r.header.Values(name); len(got) != 1 || got[0] != want {
-				t.Errorf("%s: %q, want %q", name, got, want)
-			}
+			got := r.header.Values(name)
+			assert.True(t, len(got) == 1 && got[0] == want, name, got, want)
 		}
-		if agent := r.header.Get("User-Agent"); !regexp.MustCompile(`^pawl/[^ ()]+$`).MatchString(agent) {
-			t.Errorf("User-Agent: %q", agent)
-		}
+		agent := r.header.Get("User-Agent")
+		assert.True(t, regexp.MustCompile(`^pawl/[^ ()]+$`).MatchString(agent), "User-Agent", agent)
 		checkSignature(t, &r)
 	}
 }
@@ -111,9 +105,7 @@ func checkSignature(t *testing.T, r *request) {
 	t.Helper()
 	at := r.header.Get("webhook-timestamp")
 	seconds, err := strconv.ParseInt(at, 10, 64)
-	if err != nil || time.Since(time.Unix(seconds, 0)).Abs() > 5*time.Minute {
-		t.Errorf("webhook-timestamp: %q", at)
-	}
+	assert.True(t, err == nil && time.Since(time.Unix(seconds, 0)).Abs() <= 5*time.Minute, "webhook-timestamp", at)
 	key, err := base64.StdEncoding.DecodeString(secretText[len("whsec_"):])
 	assert.NoError(t, err)
 	mac := hmac.New(sha256.New, key)
@@ -128,9 +120,7 @@ func TestNothingIsSignedWithoutASecret(t *testing.T) {
 	w, url := lay(t, done)
 	atURL(url, fsm.Charge, "").Do(t.Context(), aCall(fsm.Charge))
 	for name := range w.seen()[0].header {
-		if regexp.MustCompile(`(?i)^webhook`).MatchString(name) {
-			t.Errorf("there is %s", name)
-		}
+		assert.True(t, !regexp.MustCompile(`(?i)^webhook`).MatchString(name), "there is", name)
 	}
 }
 
@@ -144,9 +134,8 @@ func TestASecretThatCantBeReadSendsNothing(t *testing.T) {
 	} {
 		e := atURL(url, fsm.Charge, secret)
 		result, ok := e.Do(t.Context(), aCall(fsm.Charge)).(provider.Retry)
-		if !ok || result.Code != "secret_unusable" || !result.Counts || regexp.MustCompile("hidden").MatchString(result.Detail) {
-			t.Errorf("a secret that %s: %#v", name, result)
-		}
+		assert.True(t, ok && result.Code == "secret_unusable" && result.Counts && !regexp.MustCompile("hidden").MatchString(result.Detail),
+			"a secret that", name, result)
 	}
 	assert.Equal(t, len(w.seen()), 0, "requests")
 }
@@ -195,9 +184,8 @@ func TestAnAddressThatCantBeUsedSendsNothing(t *testing.T) {
 		for _, executor := range []policy.Executor{policy.HTTP, policy.Simulator} {
 			e := endpoint.New(&policy.Step{Executor: executor, URL: url}, fsm.Charge, local, provider.NewTransport(0, true))
 			result, ok := e.Do(t.Context(), aCall(fsm.Charge)).(provider.Retry)
-			if !ok || !result.Counts || regexp.MustCompile("hidden").MatchString(result.Detail) {
-				t.Errorf("%s, by %s: %#v", name, executor, result)
-			}
+			assert.True(t, ok && result.Counts && !regexp.MustCompile("hidden").MatchString(result.Detail),
+				name, "by", executor, result)
 		}
 	}
 }
@@ -213,9 +201,8 @@ func TestLookupURLMakesALooker(t *testing.T) {
 			t.Errorf("%+v is a Looker: %v", s, looks)
 		}
 	}
-	if _, looks := endpoint.New(&policy.Step{Executor: policy.Simulator, URL: url}, fsm.Charge, local, provider.NewTransport(0, true)).(provider.Looker); !looks {
-		t.Error("the simulator can't be asked")
-	}
+	_, looks := endpoint.New(&policy.Step{Executor: policy.Simulator, URL: url}, fsm.Charge, local, provider.NewTransport(0, true)).(provider.Looker)
+	assert.True(t, looks, "the simulator can't be asked")
 }
 
 // The clock of the machine may be wrong: what others compare with theirs goes by the clock of the call.

@@ -11,6 +11,7 @@ import (
 
 	"pawl/fsm"
 	"pawl/internal/provider"
+	"pawl/test/assert"
 )
 
 var installation = uuid.MustParse("0f6c1f1e-6f0a-4d2a-9a53-0d4f0f1c2b3a")
@@ -34,9 +35,7 @@ func TestKeyStaysWhatItIs(t *testing.T) {
 	} {
 		c := provider.Call{Installation: installation, OrderID: v.orderID, Step: v.of, Generation: v.generation, OperationKind: provider.Refund, OperationID: v.refundID}
 		c.Fence, c.Number, c.Reference = rand.Int64(), rand.Int32(), "ch_1"
-		if key := c.Key(v.operation); key != v.key {
-			t.Errorf("%q %s %s %d has key %s", v.orderID, v.of, v.operation, v.generation, key)
-		}
+		assert.Equal(t, c.Key(v.operation), v.key, v.orderID, v.of, v.operation, v.generation, "has key")
 	}
 }
 

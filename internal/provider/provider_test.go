@@ -110,9 +110,8 @@ func (s subject) undoable(t *testing.T) {
 
 func (s subject) has(t *testing.T, c *provider.Call, want books) {
 	t.Helper()
-	if got := s.books(c); got != want {
-		t.Errorf("the books of the provider say %+v, want %+v", got, want)
-	}
+	got := s.books(c)
+	assert.True(t, got == want, "the books of the provider say", got, want)
 }
 
 // mustDo sends a Do that has to be done.
@@ -128,9 +127,8 @@ func (s subject) mustDo(t *testing.T, c *provider.Call) provider.Done {
 
 func (s subject) mustUndo(t *testing.T, c *provider.Call) {
 	t.Helper()
-	if result, ok := s.Undo(t.Context(), c).(provider.Done); !ok {
-		t.Fatalf("undo: %#v", result)
-	}
+	result, ok := s.Undo(t.Context(), c).(provider.Done)
+	assert.True(t, ok, "undo", result)
 }
 
 // mustFail sends a Do that must not have an effect any more, and say so.

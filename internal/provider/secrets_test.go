@@ -89,14 +89,12 @@ func TestMasking(t *testing.T) {
 	for name, ask := range map[string]func(context.Context, *provider.Call) provider.Result{
 		"do": exec.Do, "undo": exec.Undo, "capture": exec.Operate, "lookup": exec.(provider.Looker).Lookup,
 	} {
-		if got := ask(t.Context(), call); !reflect.DeepEqual(got, provider.Done{Data: []byte(`{"a":"*** ***"}`)}) {
-			t.Errorf("%s: %#v", name, got)
-		}
+		got := ask(t.Context(), call)
+		assert.True(t, reflect.DeepEqual(got, provider.Done{Data: []byte(`{"a":"*** ***"}`)}), name, got)
 	}
 	how.LookupURL = ""
-	if _, looks := provider.Masking(endpoint.New(&how, fsm.Charge, local, provider.NewTransport(0, true))).(provider.Looker); looks {
-		t.Error("an executor without look-ups became a Looker")
-	}
+	_, looks := provider.Masking(endpoint.New(&how, fsm.Charge, local, provider.NewTransport(0, true))).(provider.Looker)
+	assert.True(t, !looks, "an executor without look-ups became a Looker")
 }
 
 // TestNameServersAreNotShown: an error about a name does not reveal the addresses of name servers.
@@ -109,9 +107,8 @@ func TestNameServersAreNotShown(t *testing.T) {
 	} {
 		lookUp.Name, lookUp.Server = "shop.example", "10.0.0.2:53"
 		x := provider.Exchange{Err: &net.OpError{Op: "dial", Net: "tcp", Err: &lookUp}}
-		if got := x.Reason(); got != want || strings.Contains(got, "10.") {
-			t.Errorf("%q, want %q", got, want)
-		}
+		got := x.Reason()
+		assert.True(t, got == want && !strings.Contains(got, "10."), got, want)
 	}
 }
 
@@ -128,8 +125,6 @@ func TestDataWithoutSecrets(t *testing.T) {
 		`{"a":"a\"quoted\"one"}`:               `{"a":"***"}`,
 		`{"a":"pi_1_secret_2","b":"_secret_"}`: `{"a":"***","b":"_secret_"}`,
 	} {
-		if got := string(secrets.Data([]byte(data))); got != want {
-			t.Errorf("%s became %s, want %s", data, got, want)
-		}
+		assert.Equal(t, string(secrets.Data([]byte(data))), want, data, "became")
 	}
 }

@@ -30,9 +30,7 @@ func TestBooks(t *testing.T) {
 	if err := json.Unmarshal([]byte(lines[0]), &entry); err != nil || len(lines) != 1 {
 		t.Fatalf("%s: %v", lines, err)
 	}
-	if entry.At.IsZero() {
-		t.Error("no time")
-	}
+	assert.True(t, !entry.At.IsZero(), "no time")
 	entry.At = time.Time{}
 	want := simulator.Entry{
 		Key: "stock", Subject: simulator.Subject{OrderID: "other", Step: "reserve", Amount: "99.99", Currency: "USD", Quantity: 2, Item: "widget"},
@@ -131,12 +129,8 @@ func TestFraction(t *testing.T) {
 	if off := math.Abs(float64(len(one)) - 250); off > 70 { // five standard deviations
 		t.Errorf("%d of 1000", len(one))
 	}
-	if again := drawn(t, 1, "b"); fmt.Sprint(again) != fmt.Sprint(one) {
-		t.Error("the key or chance decides")
-	}
-	if other := drawn(t, 2, "a"); fmt.Sprint(other) == fmt.Sprint(one) {
-		t.Error("the seed does not decide")
-	}
+	assert.Equal(t, fmt.Sprint(drawn(t, 1, "b")), fmt.Sprint(one), "the key or chance decides")
+	assert.True(t, fmt.Sprint(drawn(t, 2, "a")) != fmt.Sprint(one), "the seed does not decide")
 }
 
 func TestParseRule(t *testing.T) {
@@ -155,17 +149,15 @@ func TestParseRule(t *testing.T) {
 		{"slow", simulator.Rule{Fault: simulator.Slow, Delay: 2 * time.Second, Operation: "do"}},
 		{"forget-declines", simulator.Rule{Fault: simulator.ForgetDeclines, Code: "card_declined", Times: 1, Operation: "do"}},
 	} {
-		if got, err := simulator.ParseRule(good.text); got != good.rule || err != nil {
-			t.Errorf("%s: %+v %v", good.text, got, err)
-		}
+		got, err := simulator.ParseRule(good.text)
+		assert.True(t, got == good.rule && err == nil, good.text, got, err)
 	}
 	for _, bad := range []string{
 		"", "explode", "Decline", "slow:soon", "slow:-1s", "error:200", "error:402", "error:x", "decline@ship", "hang,color=red", "hang,fraction=2",
 		"hang,fraction=NaN", "hang,amount=much", "async@charge/undo", "forget-declines@charge/undo", "late-after-void,code=x",
 	} {
-		if got, err := simulator.ParseRule(bad); err == nil {
-			t.Errorf("%s: %+v", bad, got)
-		}
+		got, err := simulator.ParseRule(bad)
+		assert.True(t, err != nil, bad, got)
 	}
 }
 
@@ -288,27 +280,22 @@ func TestBadFile(t *testing.T) {
 			"{\"entries\":[{\"key\":\"a\"}]}\n{\"en\n{\"forgot\":\"a\"}\n": "line 2: read record",
 			"{\"entries\":[{\"key\":\"a\",\"number\":2}]}\n":               "line 1: entry 2 comes before entry 1",
 		} {
-			if _, err := simulator.Open(simulator.Config{File: write(t, []byte(text))}); err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("%q: %v", text, err)
-			}
+			_, err := simulator.Open(simulator.Config{File: write(t, []byte(text))})
+			assert.True(t, err != nil && strings.Contains(err.Error(), want), text, err)
 		}
 	})
 	t.Run("is for one simulator at a time", func(t *testing.T) {
 		t.Parallel()
 		p := start(t, simulator.Config{File: write(t, nil)})
-		if _, err := simulator.Open(simulator.Config{File: p.file}); err == nil || !strings.Contains(err.Error(), "another simulator") {
-			t.Error(err)
-		}
-		if err := p.Close(); err != nil {
-			t.Error(err)
-		}
+		_, err := simulator.Open(simulator.Config{File: p.file})
+		assert.True(t, err != nil && strings.Contains(err.Error(), "another simulator"), err)
+		assert.NoError(t, p.Close())
 		start(t, simulator.Config{File: p.file})
 	})
 	t.Run("that can't be made is an error", func(t *testing.T) {
 		t.Parallel()
-		if _, err := simulator.Open(simulator.Config{File: filepath.Join(t.TempDir(), "none", "file")}); err == nil {
-			t.Error("opened")
-		}
+		assert.True(t, assert.Err(simulator.Open(simulator.Config{File: filepath.Join(t.TempDir(), "none", "file")})) != nil,
+			"opened")
 	})
 	t.Run("that can't be written is an unknown outcome", func(t *testing.T) {
 		t.Parallel()
@@ -321,17 +308,15 @@ func TestBadFile(t *testing.T) {
 		p.answers(call{}, "500 storage")
 		p.answers(call{}, "500 storage")
 		p.answers(call{key: "undo", undo: "key"}, "500 storage")
-		if n := p.Unwritten(); n > 0 {
-			t.Errorf("%d bytes are kept that will never be written", n)
-		}
+		n := p.Unwritten()
+		assert.True(t, n == 0, n, "bytes are kept that will never be written")
 	})
 }
 
 func (p *provider) answered(t *testing.T, key string) {
 	t.Helper()
-	if got, err := p.send(call{key: key, order: key}); err != nil || !strings.HasPrefix(got, "200 ch_") {
-		t.Errorf("%s: %s %v", key, got, err)
-	}
+	got, err := p.send(call{key: key, order: key})
+	assert.True(t, err == nil && strings.HasPrefix(got, "200 ch_"), key, got, err)
 }
 
 func TestClose(t *testing.T) {
@@ -344,9 +329,7 @@ func TestClose(t *testing.T) {
 	}()
 	p.awaits(t, "key", "done")
 	for range 2 {
-		if err := p.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, p.Close())
 	}
 	<-hung
 	p.answers(call{key: "late"}, "503 not_done closed")

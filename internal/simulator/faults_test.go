@@ -78,9 +78,7 @@ func TestFaults(t *testing.T) {
 		seen = append(seen, rule.Fault)
 	}
 	for _, fault := range simulator.Every {
-		if !slices.Contains(seen, fault) {
-			t.Errorf("%s is not tested", fault)
-		}
+		assert.True(t, slices.Contains(seen, fault), fault, "is not tested")
 	}
 }
 
@@ -201,9 +199,7 @@ func TestTime(t *testing.T) {
 			}{{call{}, 50 * time.Millisecond}, {call{}, 0}, {call{key: "undo", undo: "key"}, 50 * time.Millisecond}} {
 				began := time.Now()
 				ask(sim, c.call.request(t.Context(), "http://provider"))
-				if took := time.Since(began); took != c.took {
-					t.Errorf("%+v took %s", c.call, took)
-				}
+				assert.Equal(t, time.Since(began), c.took, c.call, "took")
 			}
 			assert.NoError(t, sim.Close())
 		})
@@ -348,9 +344,8 @@ func TestCallbacks(t *testing.T) {
 		p := start(t, simulator.Config{})
 		for _, fault := range callbackFaults {
 			key := string(fault)
-			if got, err := p.send(call{key: key, order: key, item: key}); !strings.HasPrefix(got, "200 ch_") {
-				t.Errorf("%s: %s %v", fault, got, err)
-			}
+			got, err := p.send(call{key: key, order: key, item: key})
+			assert.True(t, strings.HasPrefix(got, "200 ch_"), fault, got, err)
 		}
 	})
 	t.Run("are tried again when the connection breaks", func(t *testing.T) {
@@ -465,9 +460,7 @@ func TestSignature(t *testing.T) {
 	t.Run("is that of Standard Webhooks", func(t *testing.T) {
 		t.Parallel()
 		got, err := simulator.Sign("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", []byte(`{"test": 2432232314}`))
-		if got != "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=" || err != nil {
-			t.Errorf("%s %v", got, err)
-		}
+		assert.True(t, got == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=" && err == nil, got, err)
 	})
 	t.Run("is asked for when there is a secret", func(t *testing.T) {
 		t.Parallel()
@@ -518,17 +511,13 @@ func TestSignature(t *testing.T) {
 		r.Header.Set("webhook-signature", signature)
 		w := httptest.NewRecorder()
 		sim.ServeHTTP(w, r)
-		if w.Code != http.StatusOK || !<-good {
-			t.Errorf("%d %s", w.Code, w.Body)
-		}
+		assert.True(t, w.Code == http.StatusOK && <-good, w.Code, w.Body)
 		assert.NoError(t, sim.Close())
 	})
 	t.Run("with a secret that can't be read", func(t *testing.T) {
 		t.Parallel()
 		for _, cfg := range []simulator.Config{{Secret: "whsec_%"}, {Secret: "whsec_"}, {Secret: "15 bytes, or so"}, {StripeWebhookSecret: "whsec_"}} {
-			if _, err := simulator.Open(cfg); err == nil {
-				t.Errorf("opened with %q", cfg.Secret+cfg.StripeWebhookSecret)
-			}
+			assert.True(t, assert.Err(simulator.Open(cfg)) != nil, "opened with", cfg.Secret+cfg.StripeWebhookSecret)
 		}
 	})
 }

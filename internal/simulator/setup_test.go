@@ -261,9 +261,7 @@ func await(t *testing.T, holds func() bool) {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for limit := time.Now().Add(time.Minute); !holds(); <-tick.C {
-		if time.Now().After(limit) {
-			t.Fatal("never happened")
-		}
+		assert.True(t, !time.Now().After(limit), "never happened")
 	}
 }
 

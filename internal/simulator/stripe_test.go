@@ -33,13 +33,10 @@ func TestStripeCharge(t *testing.T) {
 	s.entries("o", "") // not confirmed yet
 	s.says(confirm, "b", "200 pi_1 succeeded")
 	s.entries("o", "charge a live 1 12.50 EUR")
-	if e := s.Books("o")[0]; e.Item != "boat" || e.Generation != 3 || e.Reference != "pi_1" || e.Requests != 1 {
-		t.Errorf("%+v", e)
-	}
+	e := s.Books("o")[0]
+	assert.True(t, e.Item == "boat" && e.Generation == 3 && e.Reference == "pi_1" && e.Requests == 1, e)
 	charge, _ := s.object("pi_1")["latest_charge"].(map[string]any)
-	if charge["id"] != "ch_1_1" || charge["captured"] != true || charge["refunded"] != false {
-		t.Errorf("%+v", charge)
-	}
+	assert.True(t, charge["id"] == "ch_1_1" && charge["captured"] == true && charge["refunded"] == false, charge)
 	s.says(confirm, "c", "400 invalid_request_error payment_intent_unexpected_state")
 	s.says(cancel, "d", "400 invalid_request_error payment_intent_unexpected_state")
 	s.says(capture, "e", "400 invalid_request_error payment_intent_unexpected_state")
@@ -119,13 +116,10 @@ func TestStripeWaits(t *testing.T) {
 			t.Fatalf("%v %v", response, err)
 		}
 		response.Body.Close()
-		if is := s.object("pi_1")["status"]; is != tt.then {
-			t.Errorf("%s of %s: %s", tt.happens, tt.method, is)
-		}
+		is := s.object("pi_1")["status"]
+		assert.True(t, is == tt.then, tt.happens, "of", tt.method, is)
 		s.entries("o", "charge a "+tt.books+" 12.50 EUR")
-		if err := s.Happen("pi_1", tt.happens, ""); err == nil {
-			t.Error("it happens twice")
-		}
+		assert.True(t, s.Happen("pi_1", tt.happens, "") != nil, "it happens twice")
 	}
 	s := start(t, simulator.Config{})
 	s.says(intent("o", "payment_method=pm_card_authenticationRequired", "confirm=true"), "a", "200 pi_1 requires_action")
@@ -195,9 +189,8 @@ func TestStripeKeysInTime(t *testing.T) {
 		s.says(cancel, "c", "429 invalid_request_error lock_timeout")
 		s.says("GET /v1/payment_intents/pi_1", "", "200 pi_1 requires_confirmation")
 		leave()
-		if err := <-left; err == nil {
-			t.Error("answered")
-		}
+		err := <-left
+		assert.True(t, err != nil, "answered")
 		s.until("confirm", "none")
 		s.says(cancel, "c", "200 pi_1 canceled")
 	})
@@ -242,9 +235,7 @@ func TestStripeRequestsThatAreWrong(t *testing.T) {
 		s.says(what, "", want)
 	}
 	response, err := s.client.Post(s.url+"/v1/payment_intents", "", strings.NewReader("amount=1"))
-	if err != nil || response.StatusCode != http.StatusUnauthorized {
-		t.Errorf("without a key: %v, %v", response, err)
-	}
+	assert.True(t, err == nil && response.StatusCode == http.StatusUnauthorized, "without a key", response, err)
 	response.Body.Close()
 }
 
@@ -282,18 +273,13 @@ func TestStripeRefunds(t *testing.T) {
 	s.says(part, "r2", "200 re_2 succeeded")
 	s.says(part, "r2", "200 re_2 succeeded again")
 	s.says("GET /v1/refunds/re_2", "", "200 re_2 succeeded")
-	if charge := s.object("pi_1")["latest_charge"].(map[string]any); charge["amount_refunded"] != 500.0 || charge["refunded"] != false {
-		t.Errorf("%v", charge)
-	}
+	charge := s.object("pi_1")["latest_charge"].(map[string]any)
+	assert.True(t, charge["amount_refunded"] == 500.0 && charge["refunded"] == false, charge)
 	s.says("POST /v1/refunds payment_intent=pi_1&metadata[pawl_refund]=r3", "r3", "200 re_3 succeeded")
 	s.says("POST /v1/refunds payment_intent=pi_1&metadata[pawl_refund]=r4", "r4", "400 invalid_request_error charge_already_refunded")
 	s.entries("o", "charge a live 1 12.50 EUR; refund r2 live 1 5.00 EUR; refund r3 live 1 7.50 EUR")
-	if err := s.Happen("pi_1", simulator.RefundReturned, ""); err != nil {
-		t.Error(err)
-	}
-	if err := s.Happen("pi_1", simulator.RefundPaid, ""); err == nil {
-		t.Error("a refund that failed was paid")
-	}
+	assert.NoError(t, s.Happen("pi_1", simulator.RefundReturned, ""))
+	assert.True(t, s.Happen("pi_1", simulator.RefundPaid, "") != nil, "a refund that failed was paid")
 	s.entries("o", "charge a live 1 12.50 EUR; refund r2 live 1 5.00 EUR; refund r3 refused 1 7.50 EUR")
 	if money := s.Summary().Money[0]; money.Refunded != "5.00" || !s.Summary().OK() {
 		t.Errorf("%+v", s.Summary())
@@ -440,9 +426,8 @@ func TestStripeFaults(t *testing.T) {
 				s.until("confirm", map[bool]string{true: "none", false: "done"}[books == ""], "refused")
 				leave()
 			}
-			if err := <-left; err == nil {
-				t.Error("answered")
-			}
+			err := <-left
+			assert.True(t, err != nil, "answered")
 			s.entries("o", books)
 		})
 	}

@@ -76,9 +76,8 @@ func TestFlappingReceiver(t *testing.T) {
 		return s.finished(no, 180)()
 	})
 	s.inOrder(r.got(), 30, 6)
-	if n := one[int](s, `SELECT count(*) FROM webhook_deliveries WHERE jsonb_array_length(log) > 1`); n == 0 {
-		t.Error("no attempt has failed")
-	}
+	assert.True(t, one[int](s, `SELECT count(*) FROM webhook_deliveries WHERE jsonb_array_length(log) > 1`) != 0,
+		"no attempt has failed")
 	ids := map[string]string{}
 	for _, g := range r.got() {
 		if body, again := ids[g.id]; again && body != g.body {
@@ -104,9 +103,8 @@ func TestSlowEndpointDelaysNobody(t *testing.T) {
 	s.deliver()
 	s.moves(200, 2)
 	s.eventually("the quick one has all", s.finished(free, 400))
-	if n := one[int](s, `SELECT count(*) FROM webhook_deliveries WHERE endpoint_no = $1 AND finished_at IS NOT NULL`, held); n != 0 {
-		t.Errorf("%d are finished at one that does not answer", n)
-	}
+	assert.Equal(t, one[int](s, `SELECT count(*) FROM webhook_deliveries WHERE endpoint_no = $1 AND finished_at IS NOT NULL`, held), 0,
+		"are finished at one that does")
 	close(hold)
 	s.eventually("the slow one has all", s.finished(held, 400))
 }
@@ -174,9 +172,8 @@ func TestAnswersAreKept(t *testing.T) {
 	s.moves(1, 1)
 	s.eventually("it is tried", func() bool { return one[int](s, `SELECT count(*) FROM webhook_deliveries WHERE attempts = 1`) == 1 })
 	answer := one[string](s, `SELECT log -> 0 ->> 'answer' FROM webhook_deliveries`)
-	if !strings.HasPrefix(answer, "the key is *** ") || len(answer) > 1024 || len(answer) < 1000 {
-		t.Errorf("%d bytes: %s", len(answer), answer)
-	}
+	assert.True(t, strings.HasPrefix(answer, "the key is *** ") && len(answer) <= 1024 && len(answer) >= 1000,
+		len(answer), "bytes", answer)
 	if status := one[string](s, `SELECT concat(log -> 0 ->> 'status', ' ', state)
 		FROM webhook_deliveries`); status != "307 pending" || len(elsewhere.got()) != 0 {
 		t.Errorf("%s, and %d requests elsewhere", status, len(elsewhere.got()))
@@ -230,9 +227,7 @@ func TestBodiesAreReadAgain(t *testing.T) {
 	for _, g := range r.got() {
 		assert.Equal(t, before[g.id], g.body, g.id)
 	}
-	if len(before) != 4 || strings.Count(before[r.got()[0].id], `"cursor"`) != 1 {
-		t.Errorf("%v", before)
-	}
+	assert.True(t, len(before) == 4 && strings.Count(before[r.got()[0].id], `"cursor"`) == 1, before)
 }
 
 // TestRunsAheadABit: of an endpoint that is away, the backlog stays in the feed.
@@ -250,15 +245,12 @@ func TestRunsAheadABit(t *testing.T) {
 	s.moves(3000, 1)
 	s.deliver()
 	s.eventually("some are stored", func() bool { return one[int](s, `SELECT count(*) FROM webhook_deliveries`) >= 1000 && len(r.got()) > 0 })
-	if n := one[int](s, `SELECT count(*) FROM webhook_deliveries`); n > 1500 {
-		t.Errorf("%d deliveries are stored before they can be sent", n)
-	}
+	n := one[int](s, `SELECT count(*) FROM webhook_deliveries`)
+	assert.True(t, n <= 1500, n, "deliveries are stored before they can be sent")
 	close(hold)
 	s.eventually("all are delivered", s.finished(no, 3000))
 	s.inOrder(r.got(), 3000, 1)
-	if r.most > 64 {
-		t.Errorf("%d requests at one time", r.most)
-	}
+	assert.True(t, r.most <= 64, r.most, "requests at one time")
 	if next := one[int64](s, `SELECT event_no FROM webhook_endpoints`); next != 3000 {
 		t.Error("the endpoint stands at ", strconv.FormatInt(next, 10))
 	}
@@ -359,7 +351,5 @@ func TestPlans(t *testing.T) {
 			t.Errorf("%s: %v\n%s", name, err, plan)
 		}
 	})
-	if seen < 15 {
-		t.Errorf("%d statements", seen)
-	}
+	assert.True(t, seen >= 15, seen, "statements")
 }

@@ -133,9 +133,7 @@ func TestFailingEndpointIsProbed(t *testing.T) {
 		})
 	}
 	r.mu.Lock()
-	if r.most > 1 {
-		t.Errorf("%d requests at one time", r.most)
-	}
+	assert.True(t, r.most <= 1, r.most, "requests at one time")
 	r.mu.Unlock()
 	well.Store(true)
 	s.eventually("all is delivered", func() bool {
@@ -179,9 +177,8 @@ func TestFence(t *testing.T) {
 	s.deliver()
 	s.eventually("the other one delivers", s.finished(no, 3))
 	s.inOrder(r.got(), 1, 3)
-	if ids := r.got(); len(ids) != 4 || ids[0].id != ids[1].id || ids[0].body != ids[1].body {
-		t.Errorf("%v", ids)
-	}
+	ids := r.got()
+	assert.True(t, len(ids) == 4 && ids[0].id == ids[1].id && ids[0].body == ids[1].body, ids)
 }
 
 // addsNothing checks that a statement of a sender that is late stores no deliveries.
@@ -321,9 +318,8 @@ func TestOrdersThatFailHoldUpNoOther(t *testing.T) {
 	s.deliver()
 	s.moves(299, 8) // 1, 3, 5, 7, 9, and what begins with them: 155
 	s.eventually("the others are delivered", s.finished(no, 144*8))
-	if n := one[int](s, `SELECT count(*) FROM webhook_deliveries WHERE state <> 'delivered' AND attempts = 0 AND due_at IS NOT NULL`); n > 155 {
-		t.Errorf("%d are due and not tried", n)
-	}
+	n := one[int](s, `SELECT count(*) FROM webhook_deliveries WHERE state <> 'delivered' AND attempts = 0 AND due_at IS NOT NULL`)
+	assert.True(t, n <= 155, n, "are due and not tried")
 }
 
 // TestEndpointThatAnswersAgain: what failed only while the endpoint was down is sent when it answers again, one after the other at

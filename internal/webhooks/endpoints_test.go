@@ -44,9 +44,7 @@ func TestEndpointIsMadeOnce(t *testing.T) {
 		t.Fatalf("%+v, %v", first, err)
 	}
 	again, err := b.Create(t.Context(), want, by("1"))
-	if err != nil || again.EndpointNo != first.EndpointNo || again.Secret != first.Secret {
-		t.Errorf("again: %+v, %v", again, err)
-	}
+	assert.True(t, err == nil && again.EndpointNo == first.EndpointNo && again.Secret == first.Secret, "again", again, err)
 	var at sync.WaitGroup
 	for range 8 { // the same request at once, as by a caller whose answers are lost
 		at.Go(func() {
@@ -87,9 +85,8 @@ func TestSecretsOverlap(t *testing.T) {
 		t.Error("the secret before is not kept")
 	}
 	assert.NoError(t, assert.Err(b.RotateSecret(t.Context(), id, 0, by("2"))))
-	if n := one[int](b.shop, `SELECT count(*) FROM webhook_endpoints WHERE previous_secret IS NULL AND version = 3`); n != 1 {
-		t.Error("a secret that others know is kept")
-	}
+	assert.Equal(t, one[int](b.shop, `SELECT count(*) FROM webhook_endpoints WHERE previous_secret IS NULL AND version = 3`), 1,
+		"a secret that others know is kept")
 	if late, err := b.RotateSecret(t.Context(), id, time.Hour, by("1")); err != nil || late.Secret != "" {
 		t.Errorf("the secret of another request is shown: %q, %v", late.Secret, err)
 	}
@@ -112,20 +109,16 @@ func TestChangesOfEndpoints(t *testing.T) {
 		t.Error("another has changed it:", err)
 	}
 	disabled, err := b.Stop(t.Context(), webhooks.At{ID: id}, webhooks.Disabled, by("3"))
-	if err != nil || disabled.State != webhooks.Disabled || disabled.DisabledReason == nil || disabled.DisabledAt == nil {
-		t.Errorf("%+v, %v", disabled, err)
-	}
+	assert.True(t, err == nil && disabled.State == webhooks.Disabled && disabled.DisabledReason != nil && disabled.DisabledAt != nil,
+		disabled, err)
 	if enabled, err := b.Enable(t.Context(), id, false, by("4")); err != nil || enabled.State != webhooks.Enabled || enabled.DisabledAt != nil {
 		t.Errorf("%+v, %v", enabled, err)
 	}
 	for range 2 {
-		if _, err := b.Stop(t.Context(), webhooks.At{ID: id}, webhooks.Deleted, by("5")); err != nil {
-			t.Error("deleted, twice:", err)
-		}
+		assert.NoError(t, assert.Err(b.Stop(t.Context(), webhooks.At{ID: id}, webhooks.Deleted, by("5"))), "deleted, twice")
 	}
-	if _, err := b.Stop(t.Context(), webhooks.At{ID: id}, webhooks.Deleted, by("6")); !errors.Is(err, orders.ErrNotFound) {
-		t.Error("deleted by another request:", err)
-	}
+	assert.ErrorIs(t, assert.Err(b.Stop(t.Context(), webhooks.At{ID: id}, webhooks.Deleted, by("6"))), orders.ErrNotFound,
+		"deleted by another request")
 	var events []string
 	if err := b.Pool.QueryRow(t.Context(), `SELECT array_agg(event ORDER BY at) FROM books.access_log
 		WHERE subject = $1 AND (actor, on_behalf_of, detail) = ('token:ops', 'maria', 'a test')`, id).Scan(&events); err != nil ||
@@ -304,15 +297,12 @@ func TestWhatPeopleAskOfDeliveries(t *testing.T) {
 			b.exec(`UPDATE webhook_endpoints SET event_no = 1 WHERE endpoint_no = $1`, no)
 			b.deliver(no, c.deliveries...)
 			for range 2 { // it is done once
-				if err := c.ask(webhooks.EndpointID(no), by(c.name)); err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, c.ask(webhooks.EndpointID(no), by(c.name)))
 			}
 			assert.Equal(t, b.standing(no), c.want)
 			changes := one[int](b.shop, `SELECT count(*) FROM webhook_changes WHERE request_id = $2 AND endpoint_no = $1`, no, c.name)
-			if seq := one[int](b.shop, `SELECT seq FROM webhook_endpoints WHERE endpoint_no = $1`, no); changes != 1 || seq != 1 {
-				t.Errorf("%d changes, seq %d", changes, seq)
-			}
+			seq := one[int](b.shop, `SELECT seq FROM webhook_endpoints WHERE endpoint_no = $1`, no)
+			assert.True(t, changes == 1 && seq == 1, changes, "changes, seq", seq)
 			if at := one[int](b.shop, `SELECT event_no FROM webhook_endpoints
 				WHERE endpoint_no = $1`, no); (at == 41) != strings.Contains(c.name, "from now") {
 				t.Errorf("it stands at %d", at)
@@ -360,9 +350,7 @@ func TestDeliveriesAreListed(t *testing.T) {
 				t.Errorf("%s is about %s", row.Subject, about)
 			}
 		}
-		if strings.Join(got, " ") != c.want || err != nil {
-			t.Errorf("%+v: %s, %v, want %s", c.filter, got, err, c.want)
-		}
+		assert.True(t, strings.Join(got, " ") == c.want && err == nil, c.filter, got, err, c.want)
 	}
 	assert.ErrorIs(t, assert.Err(b.Deliveries(t.Context(), id, webhooks.Filter{OrderID: "none"})), orders.ErrNotFound)
 }
@@ -390,13 +378,10 @@ func TestDeliveriesOfAnOrder(t *testing.T) {
 				t.Errorf("%+v", row)
 			}
 		}
-		if strings.Join(got, " ") != want || err != nil {
-			t.Errorf("%d: %s, %v, want %s", limit, got, err, want)
-		}
+		assert.True(t, strings.Join(got, " ") == want && err == nil, limit, got, err, want)
 	}
-	if rows, err := b.DeliveriesOf(t.Context(), "order-8", 50); len(rows) > 0 || err != nil {
-		t.Errorf("%+v, %v", rows, err)
-	}
+	rows, err := b.DeliveriesOf(t.Context(), "order-8", 50)
+	assert.True(t, len(rows) == 0 && err == nil, rows, err)
 	assert.ErrorIs(t, assert.Err(b.DeliveriesOf(t.Context(), "none", 50)), orders.ErrNotFound)
 }
 
@@ -409,9 +394,8 @@ func TestDeliveryShowsItsHistory(t *testing.T) {
 	b.deliver(no, "1 a exhausted")
 	b.exec(`UPDATE webhook_deliveries SET log = '[{"at":"2026-11-22T19:00:00Z","status":503,"latencyMs":12,"answer":"later"}]'`)
 	d, err := b.Skip(t.Context(), id, 1, by("1"))
-	if err != nil || d.Status != 503 || len(d.Log) != 1 || d.Log[0].Answer != "later" || d.Log[0].LatencyMs != 12 {
-		t.Errorf("%+v, %v", d, err)
-	}
+	assert.True(t, err == nil && d.Status == 503 && len(d.Log) == 1 && d.Log[0].Answer == "later" && d.Log[0].LatencyMs == 12,
+		d, err)
 	if len(d.Changes) != 1 || d.Changes[0].Verb != "skipped" || d.Changes[0].Actor != "token:ops" ||
 		*d.Changes[0].Reason != "a test" || *d.Changes[0].OnBehalfOf != "maria" {
 		t.Errorf("%+v", d.Changes)

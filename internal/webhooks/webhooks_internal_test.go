@@ -32,14 +32,11 @@ func TestSchedule(t *testing.T) {
 	} {
 		pause, more := pauseAfter(c.attempts, c.retryAfter)
 		if c.least == never {
-			if more {
-				t.Errorf("after %d attempts there is one more", c.attempts)
-			}
+			assert.True(t, !more, "after", c.attempts, "attempts there is one more")
 			continue
 		}
-		if !more || pause < c.least || pause > c.most {
-			t.Errorf("after %d attempts and Retry-After %s: %s", c.attempts, c.retryAfter, pause)
-		}
+		assert.True(t, more && pause >= c.least && pause <= c.most,
+			"after", c.attempts, "attempts and Retry-After", c.retryAfter, pause)
 	}
 }
 
@@ -47,9 +44,8 @@ func TestSchedule(t *testing.T) {
 func TestEndpointIDs(t *testing.T) {
 	t.Parallel()
 	for id, want := range map[string]int32{"whe_1": 1, "whe_2147483647": 2147483647} {
-		if no := numberOf(id); no != want || EndpointID(no) != id {
-			t.Errorf("%s: %d", id, no)
-		}
+		no := numberOf(id)
+		assert.True(t, no == want && EndpointID(no) == id, id, no)
 	}
 	for _, id := range []string{"", "whe_", "whe_0", "whe_01", "whe_-1", "whe_2147483648", "whe_1x", "1", "whe_ 1"} {
 		assert.Equal(t, numberOf(id), 0, id)

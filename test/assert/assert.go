@@ -21,6 +21,14 @@ func Equal[T any](t testing.TB, got, want T, of ...any) {
 	}
 }
 
+// True fails the test, and prints what is said otherwise, unless something holds.
+func True(t testing.TB, holds bool, otherwise ...any) {
+	t.Helper()
+	if !holds {
+		t.Error(strings.TrimSuffix(label(otherwise), ": "))
+	}
+}
+
 // NoError ends the test if there is an error.
 func NoError(t testing.TB, err error, of ...any) {
 	t.Helper()
@@ -68,5 +76,9 @@ func label(of []any) string {
 	if len(of) == 0 {
 		return ""
 	}
-	return strings.TrimSuffix(fmt.Sprintln(of...), "\n") + ": "
+	texts := make([]string, len(of))
+	for i, value := range of {
+		texts[i] = fmt.Sprintf("%+v", value)
+	}
+	return strings.Join(texts, " ") + ": "
 }

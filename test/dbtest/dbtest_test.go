@@ -83,20 +83,16 @@ func TestGivenServer(t *testing.T) {
 		template, err := s.template()
 		assert.NoError(t, err)
 		t.Run("a test", func(t *testing.T) { //nolint:paralleltest // its end comes before that of the server
-			if url := s.url(s.database(t, template)); !slices.Contains(tables(t, url), "orders") {
-				t.Fatal("not migrated")
-			}
+			assert.True(t, slices.Contains(tables(t, s.url(s.database(t, template))), "orders"), "not migrated")
 		})
 		assert.NoError(t, s.close())
-		if err := given.run(t.Context(), "ALTER DATABASE "+template+" ALLOW_CONNECTIONS true"); err == nil {
-			t.Fatal("the template was left behind")
-		}
+		assert.True(t, given.run(t.Context(), "ALTER DATABASE "+template+" ALLOW_CONNECTIONS true") != nil,
+			"the template was left behind")
 	})
 	t.Run("must be named by a URL", func(t *testing.T) {
 		t.Parallel()
-		if _, err := openServer("host=localhost password=secret"); err == nil || strings.Contains(err.Error(), "secret") {
-			t.Fatal(err)
-		}
+		_, err := openServer("host=localhost password=secret")
+		assert.True(t, err != nil && !strings.Contains(err.Error(), "secret"), err)
 	})
 }
 
@@ -112,9 +108,8 @@ func TestRestartable(t *testing.T) {
 		for pool.Ping(t.Context()) == nil { // the last process of a killed server may answer once more before it hears of that
 		}
 		s.Start(t)
-		if got := tables(t, s.URL); !slices.Contains(got, "kept") || !slices.Contains(got, "orders") {
-			t.Errorf("a %s server came back with %v", name, got)
-		}
+		got := tables(t, s.URL)
+		assert.True(t, slices.Contains(got, "kept") && slices.Contains(got, "orders"), "a", name, "server came back with", got)
 	}
 }
 
@@ -202,12 +197,9 @@ func serverGone(t *testing.T, output string) {
 	if _, err := fmt.Sscan(said, &folder, &pid); err != nil || !found {
 		t.Fatalf("%v in %s", err, output)
 	}
-	if _, err := os.Stat(folder); !os.IsNotExist(err) {
-		t.Errorf("%s is still there: %v", folder, err)
-	}
-	if syscall.Kill(pid, 0) == nil {
-		t.Errorf("process %d still runs", pid)
-	}
+	_, err := os.Stat(folder)
+	assert.True(t, os.IsNotExist(err), folder, "is still there", err)
+	assert.True(t, syscall.Kill(pid, 0) != nil, "process", pid, "still runs")
 }
 
 // TestChild is the package of TestMainOfAPackage.

@@ -47,9 +47,8 @@ func TestScarceBaskets(t *testing.T) {
 	short := query[wantedRow](t, database.URL, refusedThatFit)
 	assert.Equal(t, len(short), 0, "refused, and there is enough of all their items:", short)
 	for _, status := range []string{"completed", "failed"} {
-		if count(t, database.URL, `SELECT count(*) FROM books.orders WHERE status = $1`, status) == 0 {
-			t.Errorf("no basket has %s", status)
-		}
+		assert.True(t, count(t, database.URL, `SELECT count(*) FROM books.orders WHERE status = $1`, status) != 0,
+			"no basket has", status)
 	}
 }
 

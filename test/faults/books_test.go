@@ -137,9 +137,7 @@ func prove(t testing.TB, url string, traffics ...*traffic) {
 		stored[r.OrderID] = r
 		assert.Equal(t, r.wrong(), "", r)
 	}
-	if len(stored) == 0 {
-		t.Error("the books are empty")
-	}
+	assert.True(t, len(stored) != 0, "the books are empty")
 	asked := 0
 	for _, f := range traffics {
 		for _, s := range f.orders {
@@ -176,9 +174,7 @@ func (s *sent) wrong(r row, found bool) string {
 func verify(t testing.TB, url string) {
 	t.Helper()
 	report, err := books.Verify(t.Context(), reader(t, url), books.Options{})
-	if err != nil || !report.OK() {
-		t.Errorf("the books are wrong: %v %+v", err, report.Checks)
-	}
+	assert.True(t, err == nil && report.OK(), "the books are wrong", err, report.Checks)
 }
 
 // proveStock compares what was sold with what is gone.
@@ -201,9 +197,7 @@ func stockUp(t testing.TB, url, item string, onHand int) {
 	c := newClient(1, false)
 	a := c.send(t.Context(), request{method: http.MethodPut, url: url + "/api/inventory/" + item,
 		body: fmt.Sprintf(`{"onHand":%d,"reason":"delivery","requestId":"delivery"}`, onHand), header: [2]string{"If-None-Match", "*"}})
-	if a.err != nil || a.code/100 != 2 {
-		t.Fatalf("set inventory: %s", a)
-	}
+	assert.True(t, a.err == nil && a.code/100 == 2, "set inventory", a)
 }
 
 // sign makes the database note on every row of the history which process wrote it.

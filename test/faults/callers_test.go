@@ -40,15 +40,12 @@ func TestCallersWhoHangUp(t *testing.T) {
 	c := newClient(8, true)
 	defer c.close()
 	each(len(cuts), 8, func(i int) {
-		if a := c.insist(t.Context(), there, hungUp(i)); a.state() != "completed" || a.wrong(hungUp(i)) != "" {
-			t.Errorf("the caller comes again and gets %s", a)
-		}
+		a := c.insist(t.Context(), there, hungUp(i))
+		assert.True(t, a.state() == "completed" && a.wrong(hungUp(i)) == "", "the caller comes again and gets", a)
 	})
 	prove(t, database.URL)
 	t.Logf("%d connections were cut, %d orders had been stored", len(cuts), stored)
-	if stored == 0 || stored == int64(len(cuts)) {
-		t.Error("the fault did not bite")
-	}
+	assert.True(t, stored != 0 && stored != int64(len(cuts)), "the fault did not bite")
 }
 
 // cut is where a connection ends: after so many bytes of the request and of the answer.
@@ -163,9 +160,7 @@ func TestFiveThousandListeners(t *testing.T) {
 	hearing.Wait()
 	most := memory(t, p.cmd.Process.Pid)
 	t.Logf("%d listeners: %d KiB for each that hears nothing; %d MiB alone, %d MiB after %d events", crowd, idle>>10, alone>>20, most>>20, len(happened))
-	if idle > listenerMemory || most > listenersMemory {
-		t.Errorf("%d bytes for a listener, %d MiB for all", idle, most>>20)
-	}
+	assert.True(t, idle <= listenerMemory && most <= listenersMemory, idle, "bytes for a listener", most>>20, "MiB for all")
 }
 
 // listener is a caller who listens to events.

@@ -68,9 +68,8 @@ func TestCellIsDivided(t *testing.T) {
 	var second [2][2]*service
 	for i, database := range databases {
 		cell := fmt.Sprintf("%d/2", i)
-		if code, said := run(t, "adopt", "--cell", fmt.Sprintf("%d/2", 1-i), "--database-url", database); code == 0 || !strings.Contains(said, "becomes cell "+cell) {
-			t.Errorf("both databases can become the same half: %s", said)
-		}
+		code, said := run(t, "adopt", "--cell", fmt.Sprintf("%d/2", 1-i), "--database-url", database)
+		assert.True(t, code != 0 && strings.Contains(said, "becomes cell "+cell), "both databases can become the same half", said)
 		if code, said := run(t, "adopt", "--cell", cell, "--database-url", database); code != 0 {
 			t.Fatal(said)
 		}
@@ -135,9 +134,8 @@ func TestCellIsDivided(t *testing.T) {
 			}
 		}
 	}
-	if code, said := run(t, "verify", "--all", "--database-url", databases[0]+" "+databases[1]); code != 0 || !strings.Contains(said, "\ncell 1/2, ") {
-		t.Errorf("verify --all: %d %s", code, said)
-	}
+	code, said := run(t, "verify", "--all", "--database-url", databases[0]+" "+databases[1])
+	assert.True(t, code == 0 && strings.Contains(said, "\ncell 1/2, "), "verify --all", code, said)
 	const free = `SELECT on_hand - reserved FROM pawl.inventory WHERE item = 'boat'`
 	left := count(t, databases[0], free) + count(t, databases[1], free)
 	assert.Equal(t, left, units-int64(len(all)))

@@ -121,9 +121,7 @@ func TestWallClockStepsForward(t *testing.T) {
 		t.Errorf("the charge was called for %q, want twice with one key", calls)
 	}
 	for _, at := range d.signed { // no call is under way any more
-		if time.Since(at).Abs() > 5*time.Minute {
-			t.Errorf("a call is signed as of %s", at)
-		}
+		assert.True(t, time.Since(at).Abs() <= 5*time.Minute, "a call is signed as of", at)
 	}
 	assert.Equal(t, len(d.signed), 2, "calls are signed")
 	s.prove()
@@ -146,9 +144,7 @@ func TestWallClockStepsBack(t *testing.T) {
 	s.exec(`UPDATE step_calls SET started_at = started_at - interval '24 hours', finished_at = finished_at - interval '24 hours'`)
 	var problem *pawl.Problem
 	_, err := s.api(r.addresses()[0]).RetryOrder(t.Context(), "one", pawl.RetryBody{OnBehalfOf: "test", Reason: "test"})
-	if !errors.As(err, &problem) || problem.Code != pawl.ProblemCodeOutcomeUnknown {
-		t.Errorf("retry: %v", err)
-	}
+	assert.True(t, errors.As(err, &problem) && problem.Code == pawl.ProblemCodeOutcomeUnknown, "retry", err)
 	s.exec(`UPDATE orders SET due_at = now()`)
 	heir := s.start(1, &replicas{t: t, database: s.database.URL, clock: clock}) // takes it up, and was born with the wrong clock
 	if said := heir.all[0].started(); time.Since(said).Round(time.Hour) != 3*time.Hour {
@@ -158,9 +154,8 @@ func TestWallClockStepsBack(t *testing.T) {
 	if calls := d.seen(); len(calls) != first {
 		t.Errorf("a key that may be forgotten was sent: %q\n%s", calls, s.trace("one"))
 	}
-	if o := s.outcomes()["one"]; o.Status != "charging" || !strings.HasPrefix(o.Reason, "outcome_unknown") {
-		t.Error(o)
-	}
+	o := s.outcomes()["one"]
+	assert.True(t, o.Status == "charging" && strings.HasPrefix(o.Reason, "outcome_unknown"), o)
 }
 
 // TestWallClockAndLeases has the clocks of two replicas hours apart. Who lives keeps its orders, for longer than a lease

@@ -55,9 +55,7 @@ func openOriginal(t *testing.T, settings ...string) *original {
 	})
 	o.url = server.URL
 	o.policy = o.policyOf(map[string]string{"charge": refunds + "  retry: {initial: 200ms, cap: 200ms, maxRetries: 900, budget: 1h}\n  breaker: {failures: 1000000, open: 1ms}\n", "reserve": blind, "confirm": final})
-	if err := o.provider.SetFaults(simulator.Rule{Fault: simulator.ErrorAfter, Step: "charge", OrderPrefix: "doubt"}); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, o.provider.SetFaults(simulator.Rule{Fault: simulator.ErrorAfter, Step: "charge", OrderPrefix: "doubt"}))
 	return o
 }
 
@@ -388,9 +386,7 @@ func TestCopyOfTheFiles(t *testing.T) {
 		t.Errorf("%d webhooks were sent by a copy", n-sent)
 	}
 	verify(t, copied.url)
-	if len(o.provider.Requests("new")) == 0 {
-		t.Error("the copy does not call the provider that its own policy names")
-	}
+	assert.True(t, len(o.provider.Requests("new")) != 0, "the copy does not call the provider that its own policy names")
 	for _, left := range query[string](t, copied.url, `SELECT 'endpoint ' || url FROM pawl.webhook_endpoints WHERE state = 'enabled' UNION ALL SELECT 'token ' || name FROM pawl.tokens
 		WHERE revoked_at IS NULL AND name <> 'tester'`) {
 		t.Error("the copy has an ", left)
@@ -449,17 +445,15 @@ func TestFailoverIsNoCopy(t *testing.T) {
 		if lost := count(t, server.url, `SELECT count(*) FROM pawl.orders WHERE order_id ^@ 'lost-'`); lost > 0 {
 			t.Errorf("%s: %d orders that were to be lost are there", name, lost)
 		}
-		if later := s.get("/api/orders/later").code == http.StatusOK; later != (name == "standby") {
-			t.Errorf("%s: the order after the point in time is there: %t", name, later)
-		}
+		assert.Equal(t, s.get("/api/orders/later").code == http.StatusOK, (name == "standby"),
+			name, "the order after the point in time is there")
 		for n := range 40 {
 			s.order(fmt.Sprintf("%s-%d", name, n))
 		}
 		o.inbox.awaits(s)
 		shared := `SELECT count(*) FROM pawl.orders WHERE order_no = ANY($1) AND order_id ^@ $2`
-		if n := count(t, server.url, shared, o.inbox.numbersOf("lost-"), name); n > 0 {
-			t.Errorf("%s: %d orders have the numbers of lost ones", name, n)
-		}
+		n := count(t, server.url, shared, o.inbox.numbersOf("lost-"), name)
+		assert.True(t, n == 0, name, n, "orders have the numbers of lost ones")
 		s.terminate()
 	}
 }

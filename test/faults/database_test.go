@@ -221,9 +221,8 @@ func TestStartOnBrokenConnections(t *testing.T) {
 			})
 			p := launch(t, nil, "serve", "--database-url", proxy.URL, "--listen", "127.0.0.1", "--port", "0", "--allow-data-loss", "--max-conns", "4")
 			address := p.url()
-			if n := made.Load(); n <= broken/2 {
-				t.Errorf("%d connections were made", n)
-			}
+			n := made.Load()
+			assert.True(t, n > broken/2, n, "connections were made")
 			c := newClient(1, false)
 			if a := c.insist(t.Context(), address, order{id: "one", amount: "1.00", item: "widget"}); a.state() != "completed" {
 				t.Error(a)
@@ -296,9 +295,7 @@ func TestAttemptsWhileAway(t *testing.T) {
 	for i := range attempts {
 		n := attempts[i].Swap(0)
 		t.Logf("replica %d: %d attempts in %s", i, n, away)
-		if n > allowed {
-			t.Errorf("replica %d makes %d attempts in %s, want %d at most", i, n, away, allowed)
-		}
+		assert.True(t, n <= allowed, "replica", i, "makes", n, "attempts in", away, allowed, "at most")
 	}
 	server.start()
 	back := time.Now()
@@ -345,9 +342,8 @@ func TestSchemaOfAnotherProgram(t *testing.T) {
 	database := dbtest.New(t)
 	query[string](t, database.AdminURL, `ALTER TABLE late_undos RENAME COLUMN claims TO claimed`)
 	code, said := run(t, "serve", "--database-url", database.URL, "--listen", "127.0.0.1", "--port", "0", "--allow-data-loss")
-	if code != 1 || !strings.Contains(said, "LateUndo") || strings.Contains(said, "pawl serves") {
-		t.Errorf("ends with %d and says %s", code, said)
-	}
+	assert.True(t, code == 1 && strings.Contains(said, "LateUndo") && !strings.Contains(said, "pawl serves"),
+		"ends with", code, "and says", said)
 }
 
 // TestNoSchema is about databases without a schema of Pawl's, as there are in the first minute, and after an accident:
@@ -471,9 +467,8 @@ func TestReaderOfTheLog(t *testing.T) {
 	}
 	for of, by := range map[string]string{"transitions": "order_no ORDER BY seq", "stock_movements": "item ORDER BY version"} {
 		late := `SELECT count(*) FROM (SELECT came < lag(came) OVER (PARTITION BY ` + by + `) AS late FROM pawl.` + of + `) AS x WHERE x.late`
-		if n := count(t, reader, late); n > 0 {
-			t.Errorf("%d %s came before earlier ones", n, of)
-		}
+		n := count(t, reader, late)
+		assert.True(t, n == 0, n, of, "came before earlier ones")
 	}
 }
 
@@ -499,9 +494,7 @@ func subscribe(t *testing.T, server *postgres) (url string) {
 	conn, err := pgx.Connect(t.Context(), broker)
 	assert.NoError(t, err)
 	defer conn.Close(t.Context())
-	if _, err := conn.Exec(t.Context(), "SELECT pg_create_logical_replication_slot('broker', 'pgoutput')"); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(conn.Exec(t.Context(), "SELECT pg_create_logical_replication_slot('broker', 'pgoutput')")))
 	change(t, server.url, "CREATE DATABASE reader")
 	url = server.server.URL("reader")
 	change(t, url, `CREATE SCHEMA pawl;

@@ -48,9 +48,7 @@ func TestDemo(t *testing.T) {
 			for _, words := range c.says {
 				assert.Contains(t, said, words)
 			}
-			if code != c.code || strings.Contains(said, "\x1b") {
-				t.Errorf("ended with %d", code)
-			}
+			assert.True(t, code == c.code && !strings.Contains(said, "\x1b"), "ended with", code)
 			eventually(t, endLimit, "no process is left", func() bool { return !mentioned(t, folder) })
 			if left, err := os.ReadDir(folder); c.code == 0 && (err != nil || len(left) > 0) {
 				t.Errorf("left behind: %v, %v", left, err)
@@ -69,9 +67,8 @@ func TestDemoWhoseReaderLeaves(t *testing.T) {
 	folder := dbtest.Folder(t)
 	p := launchProgram(t, "/bin/sh", []string{"TMPDIR=" + folder}, "-c", `"$0" demo --seconds 600 | head -n 2`, program())
 	eventually(t, 3*patience, "it ends", func() bool { return !p.running() && !mentioned(t, folder) })
-	if left, err := os.ReadDir(folder); err != nil || len(left) > 0 {
-		t.Errorf("left behind: %v, %v", left, err)
-	}
+	left, err := os.ReadDir(folder)
+	assert.True(t, err == nil && len(left) == 0, "left behind", left, err)
 }
 
 // TestDemoThatDoesNotBalance has a program that finds the books wrong.
@@ -85,9 +82,8 @@ func TestDemoThatDoesNotBalance(t *testing.T) {
 	var said bytes.Buffer
 	opt := demo.Options{Program: script, Length: time.Second, Out: &said, Dir: folder}
 	err := demo.Run(t.Context(), opt)
-	if err == nil || err.Error() != "pawl verify: they are wrong" || strings.Contains(said.String(), "The books balance") {
-		t.Errorf("error %v, printed:\n%s", err, said.String())
-	}
+	assert.True(t, err != nil && err.Error() == "pawl verify: they are wrong" && !strings.Contains(said.String(), "The books balance"),
+		"error", err, "printed", said.String())
 	assert.ErrorIs(t, demo.Run(t.Context(), opt), demo.ErrNotEmpty, "a second one in the same folder")
 }
 
@@ -189,9 +185,8 @@ func TestDemoByHand(t *testing.T) {
 	p.press(url.Values{"do": {"kill"}, "replica": {"2"}}) // and is left so
 	demo.signal(syscall.SIGINT)
 	eventually(t, 3*patience, "it ends", func() bool { return !demo.running() })
-	if code := demo.exitCode(); code != 0 || !strings.Contains(demo.stdout(), "The books balance, on both sides.") {
-		t.Errorf("ended with %d", code)
-	}
+	code := demo.exitCode()
+	assert.True(t, code == 0 && strings.Contains(demo.stdout(), "The books balance, on both sides."), "ended with", code)
 	eventually(t, endLimit, "no process is left", func() bool { return !mentioned(t, folder) })
 	if left, err := os.ReadDir(folder); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)

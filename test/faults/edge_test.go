@@ -175,9 +175,7 @@ func TestMemoryUnderReaders(t *testing.T) {
 		look()
 	}
 	t.Logf("%d MiB at most, /livez in %v at most", most>>20, slowest.Round(time.Millisecond))
-	if most > mostMemory {
-		t.Errorf("%d MiB at most", most>>20)
-	}
+	assert.True(t, most <= mostMemory, most>>20, "MiB at most")
 }
 
 // stall connects, says something, reads a little, and holds the connection until the end.
@@ -211,9 +209,7 @@ func lives(t *testing.T, address string) time.Duration {
 			assert.Equal(t, response.StatusCode, http.StatusOK, "/livez")
 			return time.Since(began)
 		}
-		if try == 3 {
-			t.Fatalf("/livez: %v", err)
-		}
+		assert.True(t, try != 3, "/livez", err)
 	}
 }
 
@@ -378,9 +374,8 @@ func TestOneTokenThatWaits(t *testing.T) {
 		}
 		all.leave()
 		t.Logf("%s: answered by status: %v", kind.name, all.answered)
-		if all.answered[kind.beyond] < (requests-connections/2)/2 {
-			t.Errorf("%s: %v, want the others answered %d", kind.name, all.answered, kind.beyond)
-		}
+		assert.True(t, all.answered[kind.beyond] >= (requests-connections/2)/2,
+			kind.name, all.answered, "want the others answered", kind.beyond)
 	}
 }
 

@@ -56,9 +56,8 @@ func firstStart(t *testing.T, dir string, o order) {
 	}
 	newClient(1, false).completes(t, url, o)
 	assert.Equal(t, p.terminate(), 0, "ended with")
-	if _, err := os.Stat(filepath.Join(dir, "data", "postmaster.pid")); !os.IsNotExist(err) {
-		t.Errorf("PostgreSQL was not shut down: %v", err)
-	}
+	_, err := os.Stat(filepath.Join(dir, "data", "postmaster.pid"))
+	assert.True(t, os.IsNotExist(err), "PostgreSQL was not shut down", err)
 }
 
 // restart starts on the same data, and ends by Ctrl-C.
@@ -119,9 +118,7 @@ func killAlone(t *testing.T) {
 	proveStock(t, url, scarce, stock)
 	seen := load.seen()
 	t.Logf("%d orders; %s; %d take-overs", len(load.orders), seen, takeOvers(t, url))
-	if seen.suppressed == 0 {
-		t.Error("the fault did not bite")
-	}
+	assert.True(t, seen.suppressed != 0, "the fault did not bite")
 }
 
 // socketURL is how psql gets at the program's own database.

@@ -54,9 +54,7 @@ func TestManagedFailover(t *testing.T) { //nolint:paralleltest // it measures ho
 			bites := m.dog.bitten()
 			m.stop()
 			eventually(t, patience, "the watchdog resets it", func() bool { return m.dog.bitten() > bites && len(m.pids()) == 0 })
-			if c.other(m) != nil {
-				t.Error("another one led before it was reset")
-			}
+			assert.True(t, c.other(m) == nil, "another one led before it was reset")
 			return func() {}
 		})
 		c.suffers("sleeps, and its watchdog with it", hangLimit, func(m *machine) (undo func()) {
@@ -101,9 +99,7 @@ func runApart(t *testing.T) {
 	text, err := os.ReadFile(said.Name())
 	assert.NoError(t, err)
 	t.Logf("%s", text)
-	if !cmd.ProcessState.Success() {
-		t.Error(cmd.ProcessState)
-	}
+	assert.True(t, cmd.ProcessState.Success(), cmd.ProcessState)
 }
 
 // cluster is three machines with two replicas before them, each with callers of its own.

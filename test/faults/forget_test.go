@@ -59,9 +59,7 @@ func TestKilledWhileForgetting(t *testing.T) {
 					verify(t, database.URL)
 
 					if archives {
-						if code := forget(database.URL).exitCode(); code != 0 {
-							t.Errorf("the archive ends with %d", code)
-						}
+						assert.Equal(t, forget(database.URL).exitCode(), 0, "the archive ends with")
 						checkArchive(t, dir, orders)
 					}
 					heir := startReplicas(t, 1, database.URL, flags...)
@@ -107,9 +105,7 @@ func checkArchive(t *testing.T, dir string, orders []order) {
 	}
 	assert.Equal(t, strings.Count(text, "\n"), len(orders), "lines")
 	for _, o := range orders {
-		if strings.Count(text, fmt.Sprintf(`{"order":{"orderId":%q,`, o.id)) != 1 {
-			t.Errorf("%s is not in the archive once", o.id)
-		}
+		assert.Equal(t, strings.Count(text, fmt.Sprintf(`{"order":{"orderId":%q,`, o.id)), 1, o.id)
 	}
 	assert.Equal(t, strings.Count(text, `"from":"charging","to":"reserving"`), len(orders), "histories")
 }

@@ -330,9 +330,7 @@ func matrixOfKills(t *testing.T, executor string, others int) {
 	s.proveTaken(all)
 	taken := takeOvers(t, s.database.URL)
 	t.Logf("%d moments, %d processes killed; %d take-overs; all ended after %s; %+v", len(all), len(processes), taken, took, s.provider.Summary())
-	if taken < int64(len(all))/2 {
-		t.Error("the fault did not bite")
-	}
+	assert.True(t, taken >= int64(len(all))/2, "the fault did not bite")
 }
 
 // proveTaken fails the test unless each order whose process ended in its call was taken over. Otherwise its call had ended.

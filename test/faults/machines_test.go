@@ -56,9 +56,7 @@ func connectMachines(t *testing.T) (all []*machine) {
 func shell(t testing.TB, commands string) string {
 	t.Helper()
 	said, err := exec.CommandContext(context.WithoutCancel(t.Context()), "sh", "-ec", commands).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s: %v\n%s", commands, err, said)
-	}
+	assert.NoError(t, err, commands, said)
 	return string(said)
 }
 

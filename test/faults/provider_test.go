@@ -52,9 +52,7 @@ func (s *shop) lateCharge() {
 	if code != 1 || !lateAndLive.MatchString(said) {
 		t.Errorf("pawl verify --provider ends with %d:\n%s\n%s", code, said, s.trace("late"))
 	}
-	if strings.Contains(said, `"good"`) {
-		t.Errorf("the good order is named:\n%s", said)
-	}
+	assert.True(t, !strings.Contains(said, `"good"`), "the good order is named", said)
 	verify(t, s.database.URL) // ours are in order
 }
 
@@ -289,9 +287,7 @@ func TestVerifyNamesOrdersWhoseReferencesWereSwapped(t *testing.T) {
 			}
 			s.swap("charges", "reservations", "confirmations")
 			code, said := run(t, "verify", "--database-url", s.database.URL, "--provider", s.url)
-			if code != 1 || strings.Contains(said, `"third"`) {
-				t.Errorf("ends with %d:\n%s", code, said)
-			}
+			assert.True(t, code == 1 && !strings.Contains(said, `"third"`), "ends with", code, said)
 			for _, id := range []string{"first", "second"} {
 				for _, step := range []string{"charge", "reserve", "confirm"} {
 					if want := fmt.Sprintf("%q: %s of generation 0: ", id, step); strings.Count(said, want) != 1 {

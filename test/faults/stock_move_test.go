@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	api "pawl/client"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -52,9 +53,7 @@ func TestStockMove(t *testing.T) {
 		<-halt
 		p.kill()
 		close(dropped)
-		if in := missing(); in != moment.transit {
-			t.Errorf("killed at cell %d, done %t: %d units are in transit, not %d", moment.cell, moment.done, in, moment.transit)
-		}
+		assert.Equal(t, missing(), moment.transit, "killed at cell", moment.cell, "done", moment.done, "units are in transit")
 		total += moved
 		for range 2 {
 			if code, said := run(t, move...); code != 0 || missing() != 0 {
@@ -79,9 +78,8 @@ func TestStockMove(t *testing.T) {
 	const sold = `SELECT count(*) FROM pawl.orders WHERE ended_as = 'completed'`
 	eventually(t, patience, "the second cell has sold what it got", func() bool { return count(t, cells[1].database, sold) == total })
 	stop()
-	if code, said := run(t, "holds", "--all", "--url", cells[0].addresses()[0]+" "+cells[1].addresses()[0]); code != 0 || !strings.Contains(said, "\ncell 1/2, ") {
-		t.Errorf("holds --all: %d %s", code, said)
-	}
+	code, said := run(t, "holds", "--all", "--url", cells[0].addresses()[0]+" "+cells[1].addresses()[0])
+	assert.True(t, code == 0 && strings.Contains(said, "\ncell 1/2, "), "holds --all", code, said)
 	for _, cell := range cells {
 		settle(t, cell.database, patience)
 		verify(t, cell.database)
@@ -96,9 +94,7 @@ func TestStockMove(t *testing.T) {
 func buyAlways(t *testing.T, addresses ...string) (stop func()) {
 	t.Helper()
 	shop, err := api.NewCells(addresses, api.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	var callers sync.WaitGroup
 	for caller := range 4 {
@@ -132,9 +128,7 @@ type held struct {
 func openDoor(t *testing.T, address string) *door {
 	t.Helper()
 	target, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	d := &door{}
 	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }}
 	d.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -99,17 +99,14 @@ func stopWithoutHope(t *testing.T) {
 		t.Errorf("ended with %d after %s", code, took)
 	}
 	heard(t, database.URL, load)
-	if seen := load.seen(); seen.unfinished == 0 {
-		t.Errorf("no caller was told that its order continues: %s", seen)
-	}
+	seen := load.seen()
+	assert.True(t, seen.unfinished != 0, "no caller was told that its order continues", seen)
 	unlock()
 	settled := settle(t, database.URL, patience)
 	released := count(t, database.URL, `SELECT count(*) FROM books.transitions AS t WHERE t.verb = 'release_lease'`)
 	t.Logf("%d orders; %s; ended in %s; %d released, %d taken over, all ended %s after they could",
 		len(load.orders), load.seen(), took, released, takeOvers(t, database.URL), settled)
-	if released == 0 {
-		t.Error("no order was handed back")
-	}
+	assert.True(t, released != 0, "no order was handed back")
 	prove(t, database.URL, load)
 	proveFences(t, database.URL)
 }
@@ -183,12 +180,9 @@ func TestExitCodes(t *testing.T) {
 			t.Parallel()
 			p := launch(t, c.env, strings.Fields(c.args)...)
 			code, said := p.exitCode(), p.stderr()
-			if code != c.code || !strings.Contains(said, c.says) {
-				t.Errorf("ends with %d, want %d, and says %q, want %q", code, c.code, said, c.says)
-			}
-			if strings.Contains(said, "hunter2") || strings.Contains(said, "goroutine") || strings.Count(said, "\n") > 6 {
-				t.Errorf("says too much: %s", said)
-			}
+			assert.True(t, code == c.code && strings.Contains(said, c.says), "ends with", code, c.code, "and says", said, c.says)
+			assert.True(t, !strings.Contains(said, "hunter2") && !strings.Contains(said, "goroutine") && strings.Count(said, "\n") <= 6,
+				"says too much", said)
 		})
 	}
 }

@@ -55,9 +55,8 @@ func TestBrokenReleases(t *testing.T) {
 		}
 		now := release()
 		change(now)
-		if found := strings.Join(release().broken(now), "\n"); !strings.Contains(found, want) || (found == "") != (want == "") {
-			t.Errorf("found %q, want %q", found, want)
-		}
+		found := strings.Join(release().broken(now), "\n")
+		assert.True(t, strings.Contains(found, want) && (found == "") == (want == ""), "found", found, want)
 	}
 }
 
@@ -115,13 +114,10 @@ func (b *baseline) goesOn(t *testing.T) {
 	eventually(t, patience, "the refund and the capture are done", func() bool {
 		return count(t, s.database.URL, `SELECT count(*) FROM pawl.charge_operations WHERE state NOT IN ('done', 'failed')`) == 0
 	})
-	if said := s.post("/api/orders/process", `{"orderId":"forgotten-0","amount":"10.00","item":"cup"}`); !strings.Contains(said, `"forgotten":true`) {
-		t.Error(said)
-	}
+	assert.Contains(t, s.post("/api/orders/process", `{"orderId":"forgotten-0","amount":"10.00","item":"cup"}`), `"forgotten":true`)
 	must("verify", "--provider", s.url)
-	if sum := s.provider.Summary(); !sum.OK() {
-		t.Errorf("something happened twice: %+v", sum)
-	}
+	sum := s.provider.Summary()
+	assert.True(t, sum.OK(), "something happened twice", sum)
 }
 
 // lost lists what a value had that a later one lacks.
@@ -163,9 +159,8 @@ func TestServiceBeforeItsMigration(t *testing.T) {
 		t.Fatal(said)
 	}
 	code, said := run(t, "serve", "--allow-data-loss", "--listen", "127.0.0.1", "--port", "0", "--database-url", database.URL)
-	if code != 1 || !strings.Contains(said, "this role may not change the schema: run pawl migrate up") {
-		t.Errorf("ends with %d: %s", code, said)
-	}
+	assert.True(t, code == 1 && strings.Contains(said, "this role may not change the schema: run pawl migrate up"),
+		"ends with", code, said)
 	if code, said := run(t, "migrate", "up", "--database-url", database.AdminURL); code != 0 {
 		t.Fatal(said)
 	}

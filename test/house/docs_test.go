@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v4"
+
+	"pawl/test/assert"
 )
 
 // pages are the documents for users and contributors.
@@ -66,9 +68,7 @@ func TestNamesInDocsExist(t *testing.T) {
 	for _, page := range pages(t) {
 		text := read(t, page)
 		for _, found := range tests.FindAllStringSubmatch(text, -1) {
-			if !known[found[0]] {
-				t.Errorf("%s names %s, which does not exist", page, found[0])
-			}
+			assert.True(t, known[found[0]], page, "names", found[0], "which does not exist")
 		}
 		for _, found := range files.FindAllStringSubmatch(text, -1) {
 			if _, err := os.Stat(found[1]); err != nil {
@@ -91,13 +91,9 @@ func TestVersion(t *testing.T) {
 		"docs/tutorial.md":               "pawl_" + number + "_linux_amd64.tar.gz",
 		"release/chart/Chart.yaml":       "\nversion: " + number + "\nappVersion: " + number + "\n",
 	} {
-		if !strings.Contains(read(t, file), want) {
-			t.Errorf("%s does not say %q", file, want)
-		}
+		assert.Contains(t, read(t, file), want, file)
 	}
-	if read(t, "LICENSE") != read(t, "client/typescript/LICENSE") {
-		t.Error("client/typescript/LICENSE is not a copy of LICENSE")
-	}
+	assert.Equal(t, read(t, "LICENSE"), read(t, "client/typescript/LICENSE"), "client/typescript/LICENSE is not a copy of LICENSE")
 }
 
 // TestThreatsHaveTests: each threat in docs/security.md names a test that repeats it.
@@ -108,13 +104,9 @@ func TestThreatsHaveTests(t *testing.T) {
 		t.Fatal("docs/security.md has no table of threats")
 	}
 	rows, names := strings.Split(section[1], "\n"), regexp.MustCompile("\\| `[a-z]+\\.Test\\w+`(, `[a-z]+\\.Test\\w+`)* \\|$")
-	if len(rows) < 50 {
-		t.Errorf("only %d threats", len(rows))
-	}
+	assert.True(t, len(rows) >= 50, "only", len(rows), "threats")
 	for _, row := range rows {
-		if !names.MatchString(row) {
-			t.Errorf("%s: name tests as `package.Test`", row)
-		}
+		assert.True(t, names.MatchString(row), row, "name tests as `package.Test`")
 	}
 }
 
@@ -131,9 +123,7 @@ func TestOrderIDsInExamplesDiffer(t *testing.T) {
 			first[found[1]] = page
 		}
 	}
-	if len(first) < 4 {
-		t.Errorf("only %v: this test no longer understands the examples", first)
-	}
+	assert.True(t, len(first) >= 4, "only", first, "this test no longer understands the examples")
 }
 
 // TestReadingOrder: each function or statement on a route in docs/design.md is in the file that it links to.
@@ -145,9 +135,7 @@ func TestReadingOrder(t *testing.T) {
 		t.Fatal("docs/design.md has no reading order")
 	}
 	routes := strings.Split(section[1], "\n### ")[1:]
-	if len(routes) < 2 {
-		t.Errorf("%d routes, want one of an order in the ledger and one with a remote step", len(routes))
-	}
+	assert.True(t, len(routes) >= 2, len(routes), "routes, want one of an order in the ledger and one with a remote step")
 	step := regexp.MustCompile("(?m)^[0-9]+\\. \\[`([A-Za-z.]+)`\\]\\(\\.\\./([^)]+)\\)")
 	for _, route := range routes {
 		title, _, _ := strings.Cut(route, "\n")
@@ -156,9 +144,7 @@ func TestReadingOrder(t *testing.T) {
 			t.Errorf("%s: %d items, %d with a linked name, want 12 at most", title, items, len(steps))
 		}
 		for _, s := range steps {
-			if !r.declares(s[2], s[1]) {
-				t.Errorf("%s: there is no %s in %s", title, s[1], s[2])
-			}
+			assert.True(t, r.declares(s[2], s[1]), title, "there is no", s[1], "in", s[2])
 		}
 	}
 }
@@ -188,13 +174,10 @@ func TestRunbook(t *testing.T) {
 		{"a reason in SQL", r.find(`hold_reason = CASE [^\n]*THEN '([^']+)'`, "queries"), 1, "(?m)^##+ `%s`$"},
 		{"a code", r.find(`(?:(?:Retry|Unknown)\{Code: |Unsent\()"([a-z_]+)"`, "engine", "internal/provider"), 15, "`%s`"},
 	} {
-		if len(rule.found) < rule.least {
-			t.Errorf("found only %q", rule.found)
-		}
+		assert.True(t, len(rule.found) >= rule.least, "found only", rule.found)
 		for _, word := range rule.found {
-			if !regexp.MustCompile(strings.Replace(rule.in, "%s", regexp.QuoteMeta(word), 1)).MatchString(runbook) {
-				t.Errorf("docs/runbook.md does not explain `%s`, %s", word, rule.name)
-			}
+			assert.True(t, regexp.MustCompile(strings.Replace(rule.in, "%s", regexp.QuoteMeta(word), 1)).MatchString(runbook),
+				"docs/runbook.md does not explain `", word, "`", rule.name)
 		}
 	}
 }
@@ -231,9 +214,7 @@ func TestAlerts(t *testing.T) {
 			}
 		}
 	}
-	if err := yaml.Unmarshal([]byte(read(t, "docs/operations/alerts.yml")), &rules); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, yaml.Unmarshal([]byte(read(t, "docs/operations/alerts.yml")), &rules))
 	tests := read(t, "docs/operations/alerts_test.yml")
 	var names, sections []string
 	for _, rule := range rules.Groups[0].Rules {
@@ -241,16 +222,13 @@ func TestAlerts(t *testing.T) {
 		if section := "docs/runbook.md#" + strings.ToLower(rule.Alert); rule.Annotations.Runbook != section {
 			t.Errorf("%s names %q, want %s", rule.Alert, rule.Annotations.Runbook, section)
 		}
-		if !strings.Contains(tests, `{alertname="`+rule.Alert+`"}`) {
-			t.Errorf("alerts_test.yml does not test that %s fires", rule.Alert)
-		}
+		assert.Contains(t, tests, `{alertname="`+rule.Alert+`"}`, "alerts_test.yml does not test that", rule.Alert, "fires")
 	}
 	for _, heading := range regexp.MustCompile(`(?m)^### (Pawl\w+)$`).FindAllStringSubmatch(read(t, "docs/runbook.md"), -1) {
 		sections = append(sections, heading[1])
 	}
-	if !slices.Equal(names, sections) || len(names) == 0 {
-		t.Errorf("the alerts are %q, the sections of the runbook %q", names, sections)
-	}
+	assert.True(t, slices.Equal(names, sections) && len(names) != 0,
+		"the alerts are", names, "the sections of the runbook", sections)
 }
 
 // TestDashboard: Grafana can read the dashboard, and no panel is empty.
@@ -264,9 +242,7 @@ func TestDashboard(t *testing.T) {
 			Targets     []struct{ Expr string }
 		}
 	}
-	if err := json.Unmarshal([]byte(read(t, "docs/operations/dashboard.json")), &dashboard); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, json.Unmarshal([]byte(read(t, "docs/operations/dashboard.json")), &dashboard))
 	seen := map[int]bool{}
 	for _, p := range dashboard.Panels {
 		if seen[p.ID] || p.Type != "row" && len(p.Targets) == 0 {
@@ -274,7 +250,5 @@ func TestDashboard(t *testing.T) {
 		}
 		seen[p.ID] = true
 	}
-	if dashboard.UID == "" || len(seen) < 20 {
-		t.Errorf("%d panels", len(seen))
-	}
+	assert.True(t, dashboard.UID != "" && len(seen) >= 20, len(seen), "panels")
 }

@@ -17,6 +17,8 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"pawl/test/assert"
 )
 
 // mayImport says which folder may import which; docs/design.md tells the main lines. Tests import what they need, and so do
@@ -165,9 +167,8 @@ func TestHouseRules(t *testing.T) {
 // TestToolchainIsNamed: an older go command then fetches the tested release, with its security fixes.
 func TestToolchainIsNamed(t *testing.T) {
 	t.Parallel()
-	if !regexp.MustCompile(`(?m)^toolchain go1\.\d+\.\d+$`).MatchString(read(t, "go.mod")) {
-		t.Error("go.mod has no toolchain line")
-	}
+	assert.True(t, regexp.MustCompile(`(?m)^toolchain go1\.\d+\.\d+$`).MatchString(read(t, "go.mod")),
+		"go.mod has no toolchain line")
 }
 
 // module begins the paths of all packages here.
@@ -218,9 +219,7 @@ func TestMain(m *testing.M) {
 func read(t *testing.T, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return string(text)
 }
 
@@ -282,9 +281,7 @@ func parse(t *testing.T, root fs.FS) (r repository) {
 		r.goFiles = append(r.goFiles, f)
 		return err
 	})
-	if err != nil {
-		t.Fatal("parse the repository:", err)
-	}
+	assert.NoError(t, err, "parse the repository")
 	return r
 }
 

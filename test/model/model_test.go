@@ -132,9 +132,7 @@ func TestProtocolHolds(t *testing.T) {
 		t.Run(variant.name, func(t *testing.T) {
 			t.Parallel()
 			found := check(t, variant.model, strings.Fields(variant.switches)...)
-			if !found.clean || !found.complete {
-				t.Errorf("violated: %q, search complete: %t", found.violated, found.complete)
-			}
+			assert.True(t, found.clean && found.complete, "violated", found.violated, "search complete", found.complete)
 			for _, driver := range strings.Fields(variant.drivers) {
 				for _, statement := range found.unreached[driver] {
 					t.Errorf("%s never comes to %s", driver, statement)
@@ -159,13 +157,9 @@ func TestWithoutSafeguardItBreaks(t *testing.T) {
 				t.Fatalf("nothing is violated in %s states", found.states)
 			}
 			for _, promise := range found.violated {
-				if !slices.Contains(variant.breaks, promise) {
-					t.Errorf("violated: %s; want %q", promise, variant.breaks)
-				}
+				assert.True(t, slices.Contains(variant.breaks, promise), "violated", promise, variant.breaks)
 			}
-			if len(found.violated) == 0 {
-				t.Error("an error that is no promise broken")
-			}
+			assert.True(t, len(found.violated) != 0, "an error that is no promise broken")
 		})
 	}
 }
@@ -175,9 +169,7 @@ func TestSagaWalksEveryEdge(t *testing.T) {
 	t.Parallel()
 	walked := check(t, "saga", "WALK", "CHARGEONLY").walked
 	for _, e := range fsm.Edges() {
-		if !walked[numbered(e)] {
-			t.Errorf("the model never goes from %s to %s", e.From, e.To)
-		}
+		assert.True(t, walked[numbered(e)], "the model never goes from", e.From, "to", e.To)
 		delete(walked, numbered(e))
 	}
 	if len(walked) > 0 {
@@ -344,9 +336,8 @@ func TestReadReport(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			v := read(c.report)
-			if v.complete != c.complete || v.clean != c.clean {
-				t.Errorf("complete %t, clean %t; want %t, %t", v.complete, v.clean, c.complete, c.clean)
-			}
+			assert.True(t, v.complete == c.complete && v.clean == c.clean,
+				"complete", v.complete, "clean", v.clean, c.complete, c.clean)
 		})
 	}
 }

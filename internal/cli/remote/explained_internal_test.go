@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"pawl/client"
+	"pawl/test/assert"
 )
 
 func TestExplained(t *testing.T) {
@@ -30,11 +31,7 @@ func TestExplained(t *testing.T) {
 		{&url.Error{Op: "Get", URL: "http://127.0.0.1:1", Err: context.Canceled}, false, "canceled"},
 	} {
 		got := explained(c.err)
-		if errors.Is(got, ErrUnavailable) != c.unavailable || !strings.Contains(got.Error(), c.says) {
-			t.Errorf("%v: %v", c.err, got)
-		}
+		assert.True(t, errors.Is(got, ErrUnavailable) == c.unavailable && strings.Contains(got.Error(), c.says), c.err, got)
 	}
-	if explained(nil) != nil {
-		t.Error("an error of nothing")
-	}
+	assert.NoError(t, explained(nil), "an error of nothing")
 }

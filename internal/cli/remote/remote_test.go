@@ -176,9 +176,7 @@ func TestEvents(t *testing.T) {
 		}
 	}
 	stop()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, <-ended)
 	want := "[order-1 order.charging order-1 order.completed order-2 order.charging order-2 order.completed]"
 	assert.Equal(t, fmt.Sprint(types), want, types)
 	var text bytes.Buffer
@@ -191,9 +189,8 @@ func TestEvents(t *testing.T) {
 	if err := execute(t.Context(), &text, url, "events"); err != nil || !strings.Contains(text.String(), "order.completed       order-3") {
 		t.Errorf("what has just happened is missing: %v, printed %s", err, &text)
 	}
-	if err := execute(t.Context(), io.Discard, url, "events --type order.eaten"); err == nil || !strings.Contains(err.Error(), "type") {
-		t.Error(err)
-	}
+	err := execute(t.Context(), io.Discard, url, "events --type order.eaten")
+	assert.True(t, err != nil && strings.Contains(err.Error(), "type"), err)
 }
 
 // TestWatch follows an order that a person approves meanwhile.
@@ -204,12 +201,9 @@ func TestWatch(t *testing.T) {
 	out, ended := follow(t.Context(), url, "orders watch order-1 -o json")
 	changes := json.NewDecoder(out)
 	var order client.Order
-	if err := changes.Decode(&order); err != nil || order.Hold != client.OrderHoldApproval {
-		t.Errorf("%+v: %v", order, err)
-	}
-	if err := execute(t.Context(), io.Discard, url, "orders approve order-1"); err != nil {
-		t.Error(err)
-	}
+	err := changes.Decode(&order)
+	assert.True(t, err == nil && order.Hold == client.OrderHoldApproval, order, err)
+	assert.NoError(t, execute(t.Context(), io.Discard, url, "orders approve order-1"))
 	for !order.Status.Final() {
 		assert.NoError(t, changes.Decode(&order))
 	}
@@ -344,14 +338,10 @@ func TestImport(t *testing.T) {
 	store(append(all, "", `{"orderId":"order-7","amount":"2","item":"widget"}`, `{"orderId":`, `{"orderId":"big","amount":600,"item":"lamp"}`)...)
 	var out bytes.Buffer
 	err := execute(t.Context(), &out, url, "orders import "+file)
-	if err == nil || err.Error() != "2 orders failed, were canceled or were rejected" {
-		t.Error(err)
-	}
+	assert.True(t, err != nil && err.Error() == "2 orders failed, were canceled or were rejected", err)
 	for _, line := range []string{`line 302: 409 order_conflict: `, `line 303: 400 malformed_json: `, `line 304: order "big" is in progress: approval$`,
 		`303 orders: 300 completed, 2 rejected, 1 in progress$`} {
-		if !regexp.MustCompile("(?m)^" + line).MatchString(out.String()) {
-			t.Errorf("no %s in\n%s", line, &out)
-		}
+		assert.True(t, regexp.MustCompile("(?m)^"+line).MatchString(out.String()), "no", line, "in", &out)
 	}
 	store(all[0], `[]`)
 	(step{"orders import -o json " + file, "1 orders failed",
@@ -533,9 +523,8 @@ func TestConsole(t *testing.T) {
 		assert.NoError(t, err)
 		return answer.StatusCode, answer.Header, string(text)
 	}
-	if status, _, body := get("/console"); status != http.StatusForbidden || strings.Contains(body, "local") {
-		t.Errorf("without the key: %d %s", status, body)
-	}
+	status, _, body := get("/console")
+	assert.True(t, status == http.StatusForbidden && !strings.Contains(body, "local"), "without the key", status, body)
 	if status, _, body := get(link); status != http.StatusOK || !strings.Contains(body, "<bdi>local</bdi>") || strings.Contains(body, "Sign out") {
 		t.Errorf("with the key: %d %s", status, body)
 	}
@@ -543,9 +532,8 @@ func TestConsole(t *testing.T) {
 		t.Errorf("the address alone: %d %s", status, body)
 	}
 	for _, path := range []string{"/docs", "/problems/outcome_unknown"} {
-		if status, header, _ := get(path); status != http.StatusSeeOther || header.Get("Location") != url+path {
-			t.Errorf("%s: %d %v", path, status, header)
-		}
+		status, header, _ := get(path)
+		assert.True(t, status == http.StatusSeeOther && header.Get("Location") == url+path, path, status, header)
 	}
 	for _, path := range []string{"/api/orders", "/metrics", "/console/../api/orders", "//" + strings.TrimPrefix(url, "http://") + "/api/orders"} {
 		if status, _, body := get(path); status != http.StatusNotFound {

@@ -32,9 +32,8 @@ func TestUse(t *testing.T) {
 		s := newShop(t)
 		var all policy.Problems
 		for _, source := range []string{"teleport: {}", ""} {
-			if _, err := store.Use(t.Context(), s.query, []byte(source), "serve"); !errors.As(err, &all) {
-				t.Errorf("error %v", err)
-			}
+			_, err := store.Use(t.Context(), s.query, []byte(source), "serve")
+			assert.True(t, errors.As(err, &all), "error", err)
 		}
 		s.isActive(0)
 	})
@@ -79,9 +78,7 @@ func TestVersions(t *testing.T) {
 	s := newShop(t)
 	s.isActive(0)
 	first, second := s.use(plan(1)).Version, s.use(plan(2)).Version
-	if first != 1 || second != 2 {
-		t.Errorf("versions %d and %d", first, second)
-	}
+	assert.True(t, first == 1 && second == 2, "versions", first, "and", second)
 	s.isActive(second)
 	s.activate(second)
 	s.activate(first) // back to an older one
@@ -95,13 +92,11 @@ func TestVersions(t *testing.T) {
 		for _, v := range added {
 			got = append(got, fmt.Sprintf("%d: %s", v.Number, v.Policy.ReservationTTL))
 		}
-		if text := strings.Join(got, " "); text != want || active != first {
-			t.Errorf("besides %v: %s, active %d; want %s", known, text, active, want)
-		}
+		text := strings.Join(got, " ")
+		assert.True(t, text == want && active == first, "besides", known, text, "active", active, want)
 	}
-	if source, err := store.Source(t.Context(), s.query, second); err != nil || source != string(plan(2)) {
-		t.Errorf("source %q, error %v", source, err)
-	}
+	source, err := store.Source(t.Context(), s.query, second)
+	assert.True(t, err == nil && source == string(plan(2)), "source", source, "error", err)
 }
 
 func TestVersionOfANewerRelease(t *testing.T) {
@@ -111,9 +106,7 @@ func TestVersionOfANewerRelease(t *testing.T) {
 	_, added, err := store.Read(t.Context(), s.query, nil)
 	s.must(err)
 	var all policy.Problems
-	if len(added) != 1 || added[0].Policy != nil || !errors.As(added[0].Err, &all) {
-		t.Errorf("%+v", added)
-	}
+	assert.True(t, len(added) == 1 && added[0].Policy == nil && errors.As(added[0].Err, &all), added)
 	if err := store.Activate(t.Context(), s.query, store.Activation{Version: 1, Actor: "ann"}); !errors.As(err, &all) {
 		t.Errorf("it can be activated: %v", err)
 	}
@@ -155,9 +148,7 @@ func TestUseByManyAtOnceIsOneVersion(t *testing.T) {
 func TestActivateWhatIsNotThere(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
-	if err := store.Activate(t.Context(), s.query, store.Activation{Version: 7, Actor: "ann"}); !errors.Is(err, store.ErrNotFound) {
-		t.Errorf("error %v", err)
-	}
+	assert.ErrorIs(t, store.Activate(t.Context(), s.query, store.Activation{Version: 7, Actor: "ann"}), store.ErrNotFound)
 	s.isActive(0)
 }
 
@@ -169,18 +160,15 @@ func TestVersionsAreNeverChanged(t *testing.T) {
 		`UPDATE policies SET source = 'x', hash = sha256('x')`, `UPDATE policies SET created_at = now()`, `DELETE FROM policies`,
 		`TRUNCATE policies CASCADE`, `UPDATE policy_activations SET actor = 'eve'`, `DELETE FROM policy_activations`, `TRUNCATE policy_activations`,
 	} {
-		if err := s.exec(sql); err == nil || !strings.Contains(err.Error(), "is only added to") {
-			t.Errorf("%s: %v", sql, err)
-		}
+		err := s.exec(sql)
+		assert.True(t, err != nil && strings.Contains(err.Error(), "is only added to"), sql, err)
 	}
 	for _, sql := range []string{
 		`INSERT INTO policies (source, hash, created_by) VALUES ('x', sha256('y'), 'eve')`, `INSERT INTO policies (source, hash, created_by) VALUES ('', sha256(''), 'eve')`,
 		`INSERT INTO policies (source, hash, created_by) VALUES ('x', sha256('x'), '')`,
 		`INSERT INTO policy_activations (activation_no, version, actor) VALUES (2, 2, 'eve')`, `INSERT INTO policy_activations (activation_no, version, actor) VALUES (2, 1, '')`,
 	} {
-		if err := s.exec(sql); err == nil {
-			t.Errorf("%s: accepted", sql)
-		}
+		assert.True(t, s.exec(sql) != nil, sql, "accepted")
 	}
 	s.isActive(1)
 }
@@ -198,9 +186,8 @@ func TestStoreLeavesTheActiveVersion(t *testing.T) {
 	}
 	s.isActive(1)
 	assert.Equal(t, s.use(plan(2)), (store.Used{Version: 2, Activated: true, Active: 2}))
-	if got, err := store.Store(t.Context(), s.query, plan(1), "ann"); err != nil || !got.EverActive || got.Created {
-		t.Errorf("%+v, %v", got, err)
-	}
+	got, err := store.Store(t.Context(), s.query, plan(1), "ann")
+	assert.True(t, err == nil && got.EverActive && !got.Created, got, err)
 	s.isActive(2)
 }
 
@@ -231,9 +218,8 @@ func TestActivationsAtOneMoment(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if history := s.history(); won != 1 || strings.Count(history, "ann") != 1 {
-		t.Errorf("%d won; history %s", won, history)
-	}
+	history := s.history()
+	assert.True(t, won == 1 && strings.Count(history, "ann") == 1, won, "won; history", history)
 }
 
 // TestPoliciesOfACopy: those of the installation that a database was copied from are not active, can't be made so, and are not found
@@ -257,9 +243,7 @@ func TestPoliciesOfACopy(t *testing.T) {
 	}
 	assert.Equal(t, s.use(plan(1)), (store.Used{Version: 2, Created: true, Activated: true, Active: 2}))
 	_, read, err := store.Read(t.Context(), s.query, nil)
-	if err != nil || len(read) != 2 || !read[0].Policy.Copied || read[1].Policy.Copied {
-		t.Errorf("%+v, %v", read, err)
-	}
+	assert.True(t, err == nil && len(read) == 2 && read[0].Policy.Copied && !read[1].Policy.Copied, read, err)
 }
 
 func TestMain(m *testing.M) { dbtest.Main(m) }

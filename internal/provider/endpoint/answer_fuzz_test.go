@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"pawl/internal/provider"
+	"pawl/test/assert"
 )
 
 // FuzzAnswer holds what is made of an answer to what an answer may mean: a charge that is
@@ -35,9 +36,7 @@ func FuzzAnswer(f *testing.F) {
 				Header: http.Header{"Retry-After": {after}}, Private: []string{"", "hidden"}}}
 			r := a.result(op)
 			wellFormed(t, r)
-			if !justified(r, op, &a) {
-				t.Errorf("%s: %d %q sent %d times: %#v", op, status, body, sent, r)
-			}
+			assert.True(t, justified(r, op, &a), op, status, body, "sent", sent, "times", r)
 			wellFormed(t, a.lookup())
 		}
 	})

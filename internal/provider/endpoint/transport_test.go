@@ -28,25 +28,20 @@ func endpointAt(tb testing.TB, url string, inFlight int) *endpoint {
 func TestTransportUsesNoProxy(t *testing.T) {
 	t.Parallel()
 	// Addresses of this machine never go through a proxy, so that the wire can't show it.
-	if provider.NewTransport(1, true).Proxy != nil {
-		t.Error("a proxy of the environment would see every order")
-	}
+	assert.True(t, provider.NewTransport(1, true).Proxy == nil, "a proxy of the environment would see every order")
 }
 
 func TestTransportTrustsWhoIsVouchedFor(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.TLS == nil || r.ProtoMajor != 1 {
-			t.Errorf("%s with %v", r.Proto, r.TLS)
-		}
+		assert.True(t, r.TLS != nil && r.ProtoMajor == 1, r.Proto, "with", r.TLS)
 	}))
 	t.Cleanup(server.Close)
 	e := endpointAt(t, server.URL, 1)
 	e.transport.TLSClientConfig.RootCAs = x509.NewCertPool()
 	e.transport.TLSClientConfig.RootCAs.AddCert(server.Certificate())
-	if r, ok := e.Do(t.Context(), &provider.Call{Step: fsm.Confirm}).(provider.Done); !ok {
-		t.Errorf("%#v", r)
-	}
+	r, ok := e.Do(t.Context(), &provider.Call{Step: fsm.Confirm}).(provider.Done)
+	assert.True(t, ok, r)
 }
 
 func TestTransportKeepsAConnectionForEachCallInFlight(t *testing.T) {
@@ -88,9 +83,7 @@ func TestCallsToPrivateAddresses(t *testing.T) {
 	for _, url := range []string{server.URL, "http://localhost:" + port, "http://[::ffff:127.0.0.1]:" + port} {
 		e := New(&policy.Step{URL: url}, fsm.Confirm, policy.Bounds{}, provider.NewTransport(0, false))
 		r, ok := e.Do(t.Context(), &provider.Call{Step: fsm.Confirm}).(provider.Retry)
-		if !ok || r.Code != "address_refused" || !r.Counts || !strings.Contains(r.Detail, "--allow-private") {
-			t.Errorf("%s: %#v", url, r)
-		}
+		assert.True(t, ok && r.Code == "address_refused" && r.Counts && strings.Contains(r.Detail, "--allow-private"), url, r)
 	}
 	assert.Equal(t, called.Load(), 0, "called times")
 }

@@ -15,6 +15,7 @@ import (
 	"pawl/internal/provider"
 	"pawl/internal/provider/stripe"
 	"pawl/internal/simulator"
+	"pawl/test/assert"
 )
 
 func TestStripeCharge(t *testing.T) {
@@ -274,9 +275,7 @@ func TestStripeRequests(t *testing.T) {
 	want(t, "key", again.key, first.key)
 	want(t, "key", f.requests[1].key, shop.as(fsm.Charge).Key("confirm"))
 	want(t, "authorization", first.header.Get("Authorization"), "Bearer sk_test_123")
-	if first.length <= 0 {
-		t.Error("the length of the body is not given")
-	}
+	assert.True(t, first.length > 0, "the length of the body is not given")
 	want(t, "telemetry", first.header.Get("X-Stripe-Client-Telemetry"), "")
 }
 

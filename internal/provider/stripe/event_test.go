@@ -11,6 +11,7 @@ import (
 	"github.com/stripe/stripe-go/v85/webhook"
 
 	"pawl/internal/provider/stripe"
+	"pawl/test/assert"
 )
 
 func TestReadEvent(t *testing.T) {
@@ -36,14 +37,11 @@ func TestReadEvent(t *testing.T) {
 		t.Run("an event "+name+" names the order", func(t *testing.T) {
 			t.Parallel()
 			got, err := stripe.ReadEvent(payload, sign(payload), secret, at.Add(4*time.Minute))
-			if err != nil || got != hint {
-				t.Errorf("%+v, %v", got, err)
-			}
+			assert.True(t, err == nil && got == hint, got, err)
 		})
 	}
-	if got, err := stripe.ReadEvent(ours, sign(ours), secret, at.Add(-4*time.Minute)); err != nil || got != hint {
-		t.Errorf("by a clock that goes a little behind: %+v, %v", got, err)
-	}
+	got, err := stripe.ReadEvent(ours, sign(ours), secret, at.Add(-4*time.Minute))
+	assert.True(t, err == nil && got == hint, "by a clock that goes a little behind", got, err)
 	for kind, ended := range map[string]bool{"payment_intent.canceled": true, "charge.expired": true, "charge.captured": false} {
 		payload := []byte(strings.Replace(string(ours), `"any"`, `"`+kind+`"`, 1))
 		if got, err := stripe.ReadEvent(payload, sign(payload), secret, at); err != nil || got.Ended != ended || got.OrderID != hint.OrderID {
@@ -100,9 +98,8 @@ func TestReadEvent(t *testing.T) {
 	} {
 		t.Run("what is signed "+name+" is refused", func(t *testing.T) {
 			t.Parallel()
-			if got, err := try(); err == nil || errors.Is(err, stripe.ErrNotOurs) {
-				t.Errorf("%+v, %v", got, err)
-			}
+			got, err := try()
+			assert.True(t, err != nil && !errors.Is(err, stripe.ErrNotOurs), got, err)
 		})
 	}
 }

@@ -81,9 +81,8 @@ func TestStripeRefund(t *testing.T) {
 		want(t, "not to the cent", shop.refund("d", "0.001"), "refused amount_not_representable")
 		want(t, "looked up", shop.refundLookup("b", "4"), "done re_3")
 		want(t, "looked up", shop.refundLookup("c", "4"), "retry not_seen after 0s, counts true")
-		if n, amount := f.given(); n != 2 || amount != "8.00" {
-			t.Errorf("%d refunds of %s", n, amount)
-		}
+		n, amount := f.given()
+		assert.True(t, n == 2 && amount == "8.00", n, "refunds of", amount)
 	})
 	atStripe(t, "one that is pending is waited for, and one that fails is refused", policy.CaptureImmediately,
 		func(t trial, f *stripeProvider, shop *stripeShop) {
@@ -106,9 +105,8 @@ func TestStripeRefund(t *testing.T) {
 			want(t, "refund", shop.refund("a", "4"), answer)
 			assert.Equal(t, shop.refund("a", "4"), "done re_2", "again")
 			want(t, "looked up", shop.refundLookup("a", "4"), "done re_2")
-			if n, amount := f.given(); n != 1 || amount != "4.00" {
-				t.Errorf("%d refunds of %s", n, amount)
-			}
+			n, amount := f.given()
+			assert.True(t, n == 1 && amount == "4.00", n, "refunds of", amount)
 		})
 	}
 	t.Run("a charge without a name is not refunded", func(t *testing.T) {

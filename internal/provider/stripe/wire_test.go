@@ -62,9 +62,8 @@ func TestStripeWire(t *testing.T) {
 			if tt.state == "" || tt.name == "capture" {
 				shop.call.Reference = "pi_1"
 			}
-			if result := tt.act(shop); !strings.HasPrefix(result, tt.result) {
-				t.Errorf("%s, want %s", result, tt.result)
-			}
+			result := tt.act(shop)
+			assert.True(t, strings.HasPrefix(result, tt.result), result, tt.result)
 			want(t, "sent", strings.Join(front.sent, ", "), tt.sent)
 		})
 	}
