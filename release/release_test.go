@@ -23,6 +23,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -30,16 +31,11 @@ import (
 func TestNotice(t *testing.T) {
 	t.Parallel()
 	want, err := noticeOf("..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := read(t, "../NOTICE"); !bytes.Equal(got, want) {
-		t.Error("NOTICE is not up to date: go -C release run . -notice")
-	}
+	assert.NoError(t, err)
+	assert.True(t, bytes.Equal(read(t, "../NOTICE"), want), "NOTICE is not up to date: go -C release run . -notice")
 	unknown := regexp.MustCompile(`GNU (LESSER |AFFERO )?GENERAL PUBLIC|Business Source|Server Side Public`)
-	if found := unknown.Find(want); found != nil {
-		t.Errorf("a license that the program can't have: %s", found)
-	}
+	found := unknown.Find(want)
+	assert.True(t, found == nil, "a license that the program can't have", found)
 }
 
 // built is a release for one platform, from the files of this work tree, and where they were. It is built once.
@@ -107,9 +103,7 @@ func TestMain(m *testing.M) {
 func buildOnce(t *testing.T) (out string) {
 	t.Helper()
 	dir, err := built()
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return filepath.Join(dir, "out")
 }
 
@@ -118,9 +112,7 @@ func TestSameBytes(t *testing.T) {
 	t.Parallel()
 	one := buildOnce(t)
 	other, err := buildIn("pawl-another-*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer os.RemoveAll(other)
 	sums := map[string][2][32]byte{}
 	for i, dir := range []string{one, filepath.Join(other, "out")} {
@@ -131,13 +123,9 @@ func TestSameBytes(t *testing.T) {
 		}
 	}
 	for name, both := range sums {
-		if both[0] != both[1] {
-			t.Errorf("%s differs", name)
-		}
+		assert.True(t, both[0] == both[1], name, "differs")
 	}
-	if len(sums) != 6 {
-		t.Errorf("%d files: an archive, two packages, an image, a chart and a bill of materials are expected", len(sums))
-	}
+	assert.Equal(t, len(sums), 6, "files: an archive, two packages, an image, a chart and a bill of materials are expected")
 }
 
 // TestNothingPrivate looks into every file of the release for paths and names of this machine, and for secrets.
@@ -146,17 +134,13 @@ func TestNothingPrivate(t *testing.T) {
 	out := buildOnce(t)
 	private := [][]byte{[]byte(filepath.Dir(out)), []byte("/pawl-release-")}
 	working, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	if root := filepath.Dir(working); len(root) > 8 { // a shorter one may be part of any text
 		private = append(private, []byte(root))
 	}
 	for _, name := range []string{"GOMODCACHE", "GOCACHE", "GOROOT"} {
 		text, err := output(exec.Command("go", "env", name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		private = append(private, []byte(text))
 	}
 	if host, err := os.Hostname(); err == nil && len(host) > 8 && host != "localhost" {
@@ -172,18 +156,14 @@ func TestNothingPrivate(t *testing.T) {
 			}
 			seen[sum] = true
 			for _, text := range private {
-				if bytes.Contains(content, text) {
-					t.Errorf("%s has %q", name, text)
-				}
+				assert.True(t, !bytes.Contains(content, text), name, "has", text)
 			}
 			if found := secret.Find(content); found != nil {
 				t.Errorf("%s has a secret: %s…", name, found[:20])
 			}
 		})
 	}
-	if len(seen) < 50 {
-		t.Errorf("only %d files", len(seen))
-	}
+	assert.True(t, len(seen) >= 50, "only", len(seen), "files")
 }
 
 // contentOf returns the files of a folder.
@@ -191,9 +171,7 @@ func contentOf(t *testing.T, dir string) map[string][]byte {
 	t.Helper()
 	all := map[string][]byte{}
 	found, err := filesIn(dir, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	for _, f := range found {
 		all[f.name] = f.data
 	}
@@ -206,13 +184,9 @@ func unpack(t *testing.T, name string, content []byte, do func(string, []byte)) 
 	switch {
 	case bytes.HasPrefix(content, []byte{0x1f, 0x8b}):
 		reader, err := gzip.NewReader(bytes.NewReader(content))
-		if err != nil {
-			t.Fatal(name, err)
-		}
+		assert.NoError(t, err, name)
 		plain, err := io.ReadAll(reader)
-		if err != nil {
-			t.Fatal(name, err)
-		}
+		assert.NoError(t, err, name)
 		unpack(t, name+" unpacked", plain, do)
 	case len(content) > 262 && string(content[257:262]) == "ustar":
 		for archive := tar.NewReader(bytes.NewReader(content)); ; {
@@ -220,21 +194,15 @@ func unpack(t *testing.T, name string, content []byte, do func(string, []byte)) 
 			if errors.Is(err, io.EOF) {
 				return
 			}
-			if err != nil {
-				t.Fatal(name, err)
-			}
+			assert.NoError(t, err, name)
 			inner, err := io.ReadAll(archive)
-			if err != nil {
-				t.Fatal(name, err)
-			}
+			assert.NoError(t, err, name)
 			unpack(t, name+"/"+header.Name, inner, do)
 		}
 	case bytes.HasPrefix(content, []byte("!<arch>\n")): // a Debian package
 		for rest := content[8:]; len(rest) >= 60; {
 			var size int
-			if _, err := fmt.Sscan(string(rest[48:58]), &size); err != nil {
-				t.Fatal(name, err)
-			}
+			assert.NoError(t, assert.Err(fmt.Sscan(string(rest[48:58]), &size)), name)
 			unpack(t, name+"/"+strings.TrimSpace(string(rest[:16])), rest[60:60+size], do)
 			rest = rest[min(60+size+size%2, len(rest)):]
 		}
@@ -256,25 +224,19 @@ func TestDebianPackage(t *testing.T) {
 	}
 	root := t.TempDir()
 	for _, dir := range []string{"var/lib/dpkg/info", "var/lib/dpkg/updates"} {
-		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, os.MkdirAll(filepath.Join(root, dir), 0o755))
 	}
 	write(t, filepath.Join(root, "var/lib/dpkg/status"), nil)
 	said(t, exec.Command("dpkg", "--force-not-root", "--root="+root, "--log=/dev/null", "-i", deb))
-	if wrong := said(t, exec.Command("dpkg", "--root="+root, "--verify", "pawl")); wrong != "" {
-		t.Error(wrong)
-	}
-	if text := said(t, exec.Command(filepath.Join(root, "usr/bin/pawl"), "--version")); !strings.HasPrefix(text, "pawl version "+number+" (commit ") {
-		t.Errorf("it says %q", text)
-	}
+	assert.Equal(t, said(t, exec.Command("dpkg", "--root="+root, "--verify", "pawl")), "")
+	text := said(t, exec.Command(filepath.Join(root, "usr/bin/pawl"), "--version"))
+	assert.True(t, strings.HasPrefix(text, "pawl version "+number+" (commit "), "it says", text)
 	for _, name := range []string{
 		"usr/share/man/man1/pawl.1.gz", "usr/share/man/man1/pawl-serve.1.gz", "usr/share/bash-completion/completions/pawl",
 		"usr/share/doc/pawl/copyright", "usr/share/doc/pawl/NOTICE", "etc/pawl/pawl.env",
 	} {
-		if info, err := os.Stat(filepath.Join(root, name)); err != nil || info.Size() == 0 {
-			t.Errorf("%s: %v", name, err)
-		}
+		info, err := os.Stat(filepath.Join(root, name))
+		assert.True(t, err == nil && info.Size() != 0, name, err)
 	}
 	checkUnit(t, root)
 }
@@ -289,9 +251,7 @@ func checkUnit(t *testing.T, root string) {
 	for _, other := range []string{"sysinit.target", "basic.target", "multi-user.target", "network-online.target", "shutdown.target", "system.slice"} {
 		write(t, filepath.Join(filepath.Dir(unit), other), []byte("[Unit]\nDefaultDependencies=no\n"))
 	}
-	if text := said(t, exec.Command("systemd-analyze", "verify", "--man=no", "--root="+root, "pawl.service")); text != "" {
-		t.Error(text)
-	}
+	assert.Equal(t, said(t, exec.Command("systemd-analyze", "verify", "--man=no", "--root="+root, "pawl.service")), "")
 	said(t, exec.Command("systemd-analyze", "security", "--offline=true", "--threshold=15", unit)) // from 0, the best, to 100
 }
 
@@ -302,32 +262,23 @@ func TestArchive(t *testing.T) {
 	dir, folder := t.TempDir(), "pawl_"+number+"_linux_amd64"
 	said(t, exec.Command("tar", "-C", dir, "-xzf", filepath.Join(out, folder+".tar.gz")))
 	for _, name := range []string{"LICENSE", "NOTICE", "README.md", "CHANGELOG.md", "pawl.service", "man1/pawl-orders.1", "completions/_pawl", "completions/pawl.fish"} {
-		if len(read(t, filepath.Join(dir, folder, name))) == 0 {
-			t.Error("empty:", name)
-		}
+		assert.True(t, len(read(t, filepath.Join(dir, folder, name))) != 0, "empty", name)
 	}
 	program := filepath.Join(dir, folder, "pawl")
 	info, err := buildinfo.ReadFile(program)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	var bill struct {
 		Components []struct{ Name, Version string }
 	}
-	if err := json.Unmarshal(read(t, filepath.Join(out, folder+".cdx.json")), &bill); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, json.Unmarshal(read(t, filepath.Join(out, folder+".cdx.json")), &bill))
 	for _, module := range info.Deps {
-		if !slices.Contains(bill.Components, struct{ Name, Version string }{module.Path, module.Version}) {
-			t.Errorf("the bill of materials lacks %s %s", module.Path, module.Version)
-		}
+		assert.True(t, slices.Contains(bill.Components, struct{ Name, Version string }{module.Path, module.Version}),
+			"the bill of materials lacks", module.Path, module.Version)
 	}
 	script := `source "$1"; COMP_WORDS=(pawl orders ca); COMP_CWORD=2; COMP_LINE="pawl orders ca"; COMP_POINT=14; PATH="$2:$PATH"
 		_get_comp_words_by_ref() { cur=ca; prev=orders; words=(pawl orders ca); cword=2; }; __start_pawl; echo "${COMPREPLY[@]}"`
 	text := said(t, exec.Command("bash", "-c", script, "bash", filepath.Join(dir, folder, "completions/pawl.bash"), filepath.Dir(program)))
-	if !strings.Contains(text, "cancel") || !strings.Contains(text, "capture") {
-		t.Errorf("completed to %q", text)
-	}
+	assert.True(t, strings.Contains(text, "cancel") && strings.Contains(text, "capture"), "completed to", text)
 }
 
 // TestImage unpacks the image and runs it as a container would be run: alone in a root folder that can't be written, without a
@@ -337,33 +288,21 @@ func TestImage(t *testing.T) {
 	dir := dbtest.Folder(t)
 	said(t, exec.Command("tar", "-C", dir, "-xf", filepath.Join(buildOnce(t), "pawl_"+number+"_image.tar")))
 	index, err := layout.ImageIndexFromPath(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	outer, err := index.IndexManifest()
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	inner, err := index.ImageIndex(outer.Manifests[0].Digest)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	manifest, err := inner.IndexManifest()
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	image, err := inner.Image(manifest.Manifests[0].Digest)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	config, err := image.ConfigFile()
 	if err != nil || config.Config.User != nobody || config.OS+"/"+config.Architecture != "linux/amd64" {
 		t.Fatalf("%+v, %v", config, err)
 	}
 	root := filepath.Join(dir, "root")
-	if err := os.Mkdir(root, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.Mkdir(root, 0o755))
 	unpacking := exec.Command("tar", "-C", root, "-x")
 	unpacking.Stdin = mutate.Extract(image)
 	said(t, unpacking)
@@ -376,17 +315,13 @@ func TestImage(t *testing.T) {
 func read(t *testing.T, name string) []byte {
 	t.Helper()
 	content, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return content
 }
 
 func write(t *testing.T, name string, content []byte) {
 	t.Helper()
-	if err := os.WriteFile(name, content, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.WriteFile(name, content, 0o644))
 }
 
 // said is what a command prints, which must succeed.

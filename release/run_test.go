@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -26,9 +27,7 @@ func runImage(t *testing.T, root string, arguments []string) {
 	if err == nil {
 		err = command.Start()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer func() {
 		_ = command.Process.Signal(syscall.SIGTERM)
 		_, _ = io.Copy(io.Discard, out)
@@ -47,9 +46,7 @@ func runImage(t *testing.T, root string, arguments []string) {
 	}
 	body := strings.NewReader(`{"orderId":"order-1","amount":9.99,"item":"cup"}`)
 	answer, err := http.Post("http://127.0.0.1:"+port+"/api/orders/process", "application/json", body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer answer.Body.Close()
 	if text, _ := io.ReadAll(answer.Body); !strings.Contains(string(text), `"status":"completed"`) {
 		t.Errorf("%s %s", answer.Status, text)
@@ -61,9 +58,7 @@ func TestModule(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	source, outside := filepath.Join(dir, "pawl"), filepath.Join(dir, "outside")
-	if err := commitTo(source); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, commitTo(source))
 	said(t, exec.Command("make", "-C", source, "module", "MODULE=example.com/pawl"))
 	for _, module := range []string{".", "release", "test/bench", "test/clients"} {
 		command := exec.Command("go", "list", "-test", "-deps", "./...") // every import leads somewhere
@@ -97,7 +92,5 @@ func main() {
 	}
 	program := exec.Command("go", "run", ".")
 	program.Dir = outside
-	if text := said(t, program); text != "36 <nil>\n" {
-		t.Errorf("it printed %q", text)
-	}
+	assert.Equal(t, said(t, program), "36 <nil>\n", "it printed")
 }

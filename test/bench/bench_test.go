@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"pawl/internal/pgembed"
+	"pawl/test/assert"
 	"pawl/test/bench/machine"
 )
 
@@ -40,9 +41,7 @@ func testDatabase(t *testing.T) *database {
 	t.Helper()
 	name := strings.ReplaceAll(strings.ToLower(t.Name()), "/", "_")
 	d, err := newDatabase(t.Context(), shared, name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() {
 		if err := d.drop(t.Context()); err != nil {
 			t.Error(err)
@@ -54,9 +53,7 @@ func testDatabase(t *testing.T) *database {
 func testTarget(t *testing.T, name string) target {
 	t.Helper()
 	built, err := targets{source: "../..", folder: t.TempDir()}.build(t.Context(), name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return built
 }
 
@@ -68,15 +65,12 @@ func TestBaselineDoesEachOrderOnce(t *testing.T) {
 	for range 50 {
 		all.Go(func() {
 			status, body := post(`{"orderId":"a","amount":99.99,"item":"x"}`)
-			if status != http.StatusOK || !strings.Contains(body, `"status":"completed"`) {
-				t.Errorf("%d %s", status, body)
-			}
+			assert.True(t, status == http.StatusOK && strings.Contains(body, `"status":"completed"`), status, body)
 		})
 	}
 	all.Wait()
-	if mismatch, err := d.check(t.Context(), 0, 1); mismatch != "" || err != nil {
-		t.Error(mismatch, err)
-	}
+	mismatch, err := d.check(t.Context(), 0, 1)
+	assert.True(t, mismatch == "" && err == nil, mismatch, err)
 	if status, _ := post(`{"orderId":"a","amount":99.98,"item":"x"}`); status != http.StatusConflict {
 		t.Errorf("other amount: %d, want 409", status)
 	}
@@ -86,9 +80,7 @@ func TestBaselineNeverOversells(t *testing.T) {
 	t.Parallel()
 	d := testDatabase(t)
 	post := serveTarget(t, testTarget(t, "baseline"), d)
-	if _, err := d.conn.Exec(t.Context(), "INSERT INTO inventory (item, on_hand, tracked) VALUES ('x', 3, true)"); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(d.conn.Exec(t.Context(), "INSERT INTO inventory (item, on_hand, tracked) VALUES ('x', 3, true)")))
 	var all sync.WaitGroup
 	for n := range 20 {
 		all.Go(func() { post(`{"orderId":"o` + string(rune('a'+n)) + `","amount":1,"item":"x"}`) })
@@ -98,9 +90,8 @@ func TestBaselineNeverOversells(t *testing.T) {
 	err := d.conn.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM orders WHERE status = 'completed'),
 		(SELECT count(*) FROM orders WHERE status = 'failed'), (SELECT count(*) FROM charges WHERE refunded_at IS NOT NULL),
 		reserved, on_hand FROM inventory`).Scan(&completed, &failed, &refunded, &reserved, &onHand)
-	if err != nil || completed != 3 || failed != 17 || refunded != 17 || reserved != 0 || onHand != 0 {
-		t.Errorf("completed %d failed %d refunded %d reserved %d on hand %d, %v", completed, failed, refunded, reserved, onHand, err)
-	}
+	assert.True(t, err == nil && completed == 3 && failed == 17 && refunded == 17 && reserved == 0 && onHand == 0,
+		"completed", completed, "failed", failed, "refunded", refunded, "reserved", reserved, "on hand", onHand, err)
 }
 
 func TestMeasureCountsWhatWasDone(t *testing.T) {
@@ -111,9 +102,7 @@ func TestMeasureCountsWhatWasDone(t *testing.T) {
 			r := run{setup: setup{Target: name, Callers: 4, Items: 10}, target: testTarget(t, name), database: testDatabase(t),
 				folder: t.TempDir(), window: window{warmUp: 100 * time.Millisecond, length: 500 * time.Millisecond}}
 			out, err := r.measure(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, err)
 			if out.Orders == 0 || out.Errors != 0 || out.BooksMismatch != "" || out.Max < out.P50 ||
 				out.ServiceCPU <= 0 || out.PostgresCPU <= 0 || out.WALPerOrder <= 0 || out.MemoryMiB < 1 || out.HOTShare <= 0 {
 				t.Errorf("result %+v", out)
@@ -126,9 +115,7 @@ func TestMeasureCountsWhatWasDone(t *testing.T) {
 func serveTarget(t *testing.T, built target, d *database) func(body string) (int, string) {
 	t.Helper()
 	s, err := built.start(t.Context(), d.url, t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() { _ = s.stop() })
 	return func(body string) (int, string) {
 		response, err := http.Post("http://"+s.address+"/api/orders/process", "application/json", strings.NewReader(body))
@@ -148,22 +135,17 @@ func TestStoredOrdersAreAsTheServiceLeavesThem(t *testing.T) {
 	service := testTarget(t, "pawl")
 	start := func() *server {
 		s, err := service.start(t.Context(), d.url, t.TempDir())
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		return s
 	}
 	if err := start().stop(); err != nil { // it has made its schema
 		t.Fatal(err)
 	}
 	for range 2 { // the second time, some events have numbers
-		if err := d.fill(t.Context(), 1000, fillSQL, 10, false); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, d.fill(t.Context(), 1000, fillSQL, 10, false))
 	}
-	if mismatch, err := d.check(t.Context(), 0, 2000); mismatch != "" || err != nil {
-		t.Error(mismatch, err)
-	}
+	mismatch, err := d.check(t.Context(), 0, 2000)
+	assert.True(t, mismatch == "" && err == nil, mismatch, err)
 	var events, numbered int
 	if err := d.conn.QueryRow(t.Context(), "SELECT count(*), max(event_no) FROM events").Scan(&events, &numbered); err != nil || events != 4*2000 || numbered != events {
 		t.Errorf("%d events, the last is number %d (%v)", events, numbered, err)
@@ -180,28 +162,19 @@ func TestStoredOrdersAreAsTheServiceLeavesThem(t *testing.T) {
 func TestTreeTimeCountsChildrenThatHaveEnded(t *testing.T) {
 	t.Parallel()
 	before, err := machine.TreeTime(os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	child := exec.Command("sh", "-c", "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done")
-	if err := child.Run(); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, child.Run())
 	used := child.ProcessState.UserTime() + child.ProcessState.SystemTime()
 	after, err := machine.TreeTime(os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if after-before < used-2*machine.Tick {
-		t.Errorf("tree used %v more, the child alone %v", after-before, used)
-	}
+	assert.NoError(t, err)
+	assert.True(t, after-before >= used-2*machine.Tick, "tree used", after-before, "more, the child alone", used)
 }
 
 func TestPeakMemoryIsOfTheProcess(t *testing.T) {
 	t.Parallel()
-	if peak, err := peakMemory(os.Getpid()); err != nil || peak < 1<<20 {
-		t.Errorf("peak %d, %v", peak, err)
-	}
+	peak, err := peakMemory(os.Getpid())
+	assert.True(t, err == nil && peak >= 1<<20, "peak", peak, err)
 }
 
 func TestMeasureRemoteCountsWhatTheProviderDid(t *testing.T) {
@@ -219,9 +192,7 @@ func TestMeasureRemoteCountsWhatTheProviderDid(t *testing.T) {
 				window:   window{warmUp: 300 * time.Millisecond, length: time.Second},
 				provider: newProvider(built["pawl"].binary, 50*time.Millisecond, nil)}
 			out, err := r.measureRemote(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, err)
 			if out.Orders == 0 || out.Errors != 0 || out.BooksMismatch != "" || out.P50 < 150 || out.ProviderCPU <= 0 ||
 				out.Provider.Requests < 3*out.Answered || out.Provider.Steps["confirm"].Effects != out.Answered {
 				t.Errorf("result %+v, provider %+v", out, out.Provider)
@@ -269,9 +240,8 @@ func TestRemoteBaselineDoesEachStepOnce(t *testing.T) {
 			completed, failed, charged, refunded, reserved, released, confirmed, err)
 	}
 	books, err := provider.summary(t.Context())
-	if err != nil || books.mismatch(0, false) != "" || books.Steps["confirm"].Effects != completed {
-		t.Errorf("provider %+v, %v", books, err)
-	}
+	assert.True(t, err == nil && books.mismatch(0, false) == "" && books.Steps["confirm"].Effects == completed,
+		"provider", books, err)
 }
 
 func TestProviderMismatchIsNamed(t *testing.T) {
@@ -280,12 +250,9 @@ func TestProviderMismatchIsNamed(t *testing.T) {
 	if got := s.mismatch(2, false); got != "0 orders with two live charges, 0 effects beside a live one, 1 keys with more than one effect" {
 		t.Error(got)
 	}
-	if got := s.mismatch(2, true); !strings.HasSuffix(got, "; 2 orders answered, but confirm was done 0 times") {
-		t.Error(got)
-	}
-	if got := (&summary{}).mismatch(0, true); got != "" {
-		t.Error(got)
-	}
+	got := s.mismatch(2, true)
+	assert.True(t, strings.HasSuffix(got, "; 2 orders answered, but confirm was done 0 times"), got)
+	assert.Equal(t, (&summary{}).mismatch(0, true), "")
 }
 
 // Two cells do what one does: every order once, in the cell that it belongs to. The death of one is no error of the other.
@@ -295,22 +262,16 @@ func TestCellsAreMeasuredTogether(t *testing.T) {
 	if err == nil {
 		err = os.Chmod(folder, 0o711) // the user of the second PostgreSQL must be able to enter it
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(folder) })
 	p := &plan{cluster: shared, folder: folder, built: map[string]target{"pawl": testTarget(t, "pawl")}}
 	p.cells, p.callers, p.items, p.rates, p.rounds = []int{1, 2}, []int{8}, []int{10}, []int{20}, 1
 	p.window = window{warmUp: 200 * time.Millisecond, length: time.Second}
-	if err := p.withCells(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, p.withCells(t.Context()))
 	var text strings.Builder
 	p.report.print(&text)
 	for _, x := range p.report.Results {
-		if x.Orders == 0 || x.Errors != 0 || x.BooksMismatch != "" || x.Callers != 8 || x.PostgresCPU <= 0 {
-			t.Errorf("result %+v", x)
-		}
+		assert.True(t, x.Orders != 0 && x.Errors == 0 && x.BooksMismatch == "" && x.Callers == 8 && x.PostgresCPU > 0, "result", x)
 	}
 	if len(p.report.Results) != 2 || !strings.Contains(text.String(), "cells: 2, against one cell: CPU per order ") ||
 		strings.Count(text.String(), ", errors in all 0") != 2 {

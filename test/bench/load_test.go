@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"pawl/test/assert"
 )
 
 // serve answers every order with handle and returns a wire to it.
@@ -17,9 +19,7 @@ func serve(t *testing.T, handle http.HandlerFunc) *wire {
 	t.Cleanup(s.Close)
 	w := newWire(strings.TrimPrefix(s.URL, "http://"), "pawl_1", true, 0)
 	t.Cleanup(w.close)
-	if err := w.open(); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, w.open())
 	return w
 }
 
@@ -32,9 +32,7 @@ func TestWireSendsOrders(t *testing.T) {
 	var seen []order
 	keys := map[string]bool{}
 	w := serve(t, func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Authorization") != "Bearer pawl_1" {
-			t.Errorf("sent %v", r.Header)
-		}
+		assert.Equal(t, r.Header.Get("Authorization"), "Bearer pawl_1", "sent", r.Header)
 		var o order
 		if err := json.NewDecoder(r.Body).Decode(&o); err != nil {
 			t.Error(err)
@@ -46,9 +44,7 @@ func TestWireSendsOrders(t *testing.T) {
 	ids := map[string]bool{}
 	for range 100 {
 		w.next(3, false)
-		if err := w.send(); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, w.send())
 	}
 	for _, o := range seen {
 		ids[o.OrderID] = true
@@ -57,9 +53,7 @@ func TestWireSendsOrders(t *testing.T) {
 			t.Errorf("sent %+v", o)
 		}
 	}
-	if len(ids) != 100 || len(keys) != 100 {
-		t.Errorf("%d different ids and %d keys, want 100", len(ids), len(keys))
-	}
+	assert.True(t, len(ids) == 100 && len(keys) == 100, len(ids), "different ids and", len(keys), "keys, want 100")
 }
 
 func TestWireReadsAnswers(t *testing.T) {

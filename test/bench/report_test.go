@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"pawl/test/assert"
 )
 
 func TestReportComparesLikeWithLike(t *testing.T) {
@@ -20,9 +22,7 @@ func TestReportComparesLikeWithLike(t *testing.T) {
 		load("pawl", 64, 1000), full,
 	}}
 	for i, want := range []string{"", "", "", "", "10.00×", ""} {
-		if got := r.ratio(r.Results[i]); got != want {
-			t.Errorf("ratio of row %d is %q, want %q", i, got, want)
-		}
+		assert.Equal(t, r.ratio(r.Results[i]), want, "ratio of row", i)
 	}
 	var out bytes.Buffer
 	r.print(&out)
@@ -37,13 +37,9 @@ func TestReportShowsWhatWentWrong(t *testing.T) {
 	var out bytes.Buffer
 	r.print(&out)
 	for _, want := range []string{"first error: status 500", "books: 3 charges"} {
-		if !strings.Contains(out.String(), "pawl, 2 callers, hot: "+want) {
-			t.Errorf("no %q in:\n%s", want, out.String())
-		}
+		assert.Contains(t, out.String(), "pawl, 2 callers, hot: "+want, want)
 	}
-	if !r.failed() {
-		t.Error("not failed")
-	}
+	assert.True(t, r.failed(), "not failed")
 }
 
 func TestOptionsChooseTargets(t *testing.T) {
@@ -61,9 +57,7 @@ func TestOptionsChooseTargets(t *testing.T) {
 	} {
 		o, err := parseOptions(strings.Fields(args))
 		if want == "" {
-			if err == nil {
-				t.Errorf("%q is accepted", args)
-			}
+			assert.True(t, err != nil, args, "is accepted")
 		} else if err != nil || !slices.Equal(o.only, strings.Split(want, ",")) {
 			t.Errorf("%q: targets %v, %v, want %s", args, o.only, err, want)
 		}
@@ -75,9 +69,8 @@ func TestLedgerPolicyIsServed(t *testing.T) {
 	d := testDatabase(t)
 	serveTarget(t, testTarget(t, "ledger-policy"), d)
 	var source string
-	if err := d.conn.QueryRow(t.Context(), "SELECT source FROM policies").Scan(&source); err != nil || source != "{}\n" {
-		t.Errorf("stored %q, %v", source, err)
-	}
+	err := d.conn.QueryRow(t.Context(), "SELECT source FROM policies").Scan(&source)
+	assert.True(t, err == nil && source == "{}\n", "stored", source, err)
 }
 
 // Two versions of the service are compared by the medians of their rounds: one round is noise.
