@@ -2,36 +2,29 @@ package console
 
 import (
 	"cmp"
-	"fmt"
 	"net/url"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"pawl/client"
-	"pawl/fsm"
 )
 
-// history is a page of the moves of an order, and the calls for it.
+// history is a page of what happened to an order: as a story, or as all moves and calls.
 type history struct {
-	Entries []entry
-	Oldest  bool         // oldest first
-	Every   bool         // it has all entries, also of what is folded
-	Next    string       // the URL of the next page
-	Last    *client.Call // the last call, on the page that begins with it
+	Story   []chapter
+	Entries []entry // with Every
+	Oldest  bool    // oldest first
+	Every   bool
+	Next    string // the URL of the next page
 }
 
-// entry is a move, a call, or a move and the call that it recorded. Many in a row that only try again are one entry.
+// entry is a move, a call, or a move and the call that it recorded.
 type entry struct {
 	At     time.Time
-	Day    bool    // it is the first entry of its day
-	After  float64 // seconds since the order was created
-	Folded *folded
 	Move   *client.Transition
 	Call   *client.Call
-	Lasted time.Duration // how long the order waited afterwards; 0: it did not, or is waiting
-	ByHand bool          // has a link to record that the effect was undone by hand
+	ByHand bool // has a link to record that the effect was undone by hand
 }
 
 // Took is how long the provider took to answer.
@@ -44,8 +37,8 @@ func (e *entry) Took() time.Duration {
 
 const (
 	historyPage = 150 // moves and calls that are read at a time
-	pagesFolded = 8   // that are read at most to fold them, as long as they make
-	rowsFolded  = 30  // rows or fewer
+	pagesTold   = 8   // that are read at most for a story, as long as they make
+	rowsTold    = 30  // chapters or fewer
 )
 
 // past is the cursor of a history, in three numberings: of moves, of calls that moved the order, and of other calls,
@@ -54,18 +47,18 @@ type past struct {
 	oldest              bool
 	moves, calls, aside int // the last one shown; 0: none
 
-	every bool // what is folded can be unfolded, page by page
+	every bool
 }
 
 func (v *visit) history(order *client.Order) (*history, error) {
 	at := past{v.query("sort") == "oldest", number(v.query("moves")), number(v.query("calls")), number(v.query("aside")), v.query("every") != ""}
-	entries, err := v.entries(order, at)
-	if err != nil {
-		return nil, err
-	}
 	h := &history{Oldest: at.oldest, Every: at.every}
-	operations := operationsOf(order)
+	begins := at.moves == 0 && at.calls == 0 && at.aside == 0
 	for pages := 1; ; pages++ {
+		entries, err := v.entries(order, at)
+		if err != nil {
+			return nil, err
+		}
 		more := len(entries) > historyPage
 		entries = entries[:min(len(entries), historyPage)]
 		h.Entries = append(h.Entries, entries...)
@@ -73,213 +66,30 @@ func (v *visit) history(order *client.Order) (*history, error) {
 			break
 		}
 		at = at.behind(entries)
-		if at.every || pages == pagesFolded || len(folding(h.Entries, operations)) > rowsFolded {
+		if at.every || pages == pagesTold || len(h.tell(order, begins)) > rowsTold {
 			h.Next = at.url(order.OrderID)
 			break
 		}
-		if entries, err = v.entries(order, at); err != nil {
-			return nil, err
-		}
 	}
-	h.measure()
-	if i := slices.IndexFunc(h.Entries, func(e entry) bool { return e.Call != nil && e.Call.Call > 0 }); i >= 0 && !h.Oldest && v.query("moves") == "" {
-		h.Last = h.Entries[i].Call
+	if err := v.offerByHand(order.OrderID, h.Entries); err != nil || h.Every {
+		return h, err
 	}
-	err = v.offerByHand(order.OrderID, h.Entries)
-	h.Entries = folding(h.Entries, operations)
-	for i := range h.Entries {
-		e := &h.Entries[i]
-		e.After = e.At.Sub(order.CreatedAt).Seconds()
-		e.Day = i == 0 || e.At.UTC().YearDay() != h.Entries[i-1].At.UTC().YearDay()
-	}
-	return h, err
+	h.Story = h.tell(order, begins)
+	return h, nil
 }
 
-// folded are entries that are shown as one.
-type folded struct {
-	Entries     []entry
-	What        string // such as "11 tries of the charge: 9 may have been done (timeout), 2 refused (card_declined)"
-	First, Last time.Time
-}
-
-// foldFrom is how many entries in a row become one.
-const foldFrom = 4
-
-// folding folds entries in a row that are about one of the operations, or leave the order where it is.
-func folding(entries []entry, operations []operation) (all []entry) {
-	for len(entries) > 0 {
-		n, at, of := 0, client.Status(""), entries[0].operation(operations)
-		for of != nil && n < len(entries) && entries[n].operation(operations) == of {
-			n++
-		}
-		if n > 1 {
-			one := foldedOf(entries[:n])
-			one.What = of.tell(entries[:n])
-			all, entries = append(all, entry{At: entries[0].At, Folded: one}), entries[n:]
-			continue
-		}
-		n = 0
-		for n < len(entries) && entries[n].again() {
-			if m := entries[n].Move; m != nil && at != "" && m.To != at {
-				break
-			} else if m != nil {
-				at = m.To
-			}
-			n++
-		}
-		if n < foldFrom {
-			all, entries = append(all, entries[:max(n, 1)]...), entries[max(n, 1):]
-			continue
-		}
-		all, entries = append(all, entry{At: entries[0].At, Folded: foldedOf(entries[:n])}), entries[n:]
+// tell tells the entries so far. begins: the page is the first one.
+func (h *history) tell(order *client.Order, begins bool) []chapter {
+	entries, first, last := slices.Clone(h.Entries), begins, h.Next == ""
+	if !h.Oldest {
+		slices.Reverse(entries)
+		first, last = last, first
 	}
-	return all
-}
-
-// operation is the refund, capture or void that an entry is about, or nil. The move that asked for one has its time.
-func (e *entry) operation(all []operation) *operation {
-	for i := range all {
-		switch o := &all[i]; {
-		case e.Call != nil && e.Move == nil:
-			if map[string]int{"refund": e.Call.Refund, "capture": e.Call.Capture, "void": e.Call.Void}[o.Kind] == o.Number {
-				return o
-			}
-		case e.Move != nil && e.Move.Verb == o.Kind && e.At.Equal(o.CreatedAt):
-			return o
-		case e.Move != nil && strings.HasPrefix(e.Move.Verb, o.Kind+"_"):
-			if name, _, _ := strings.Cut(e.Move.Reason, ":"); name == o.name() {
-				return o
-			}
-		}
+	story := storyOf(order, entries, first, last)
+	if !h.Oldest {
+		slices.Reverse(story)
 	}
-	return nil
-}
-
-func (o *operation) name() string { return fmt.Sprintf("%s %d", o.Kind, o.Number) }
-
-// tell says in a line who asked for an operation, and what has become of it.
-func (o *operation) tell(entries []entry) string {
-	text := o.name() + " of " + count(o.Amount)
-	for _, e := range entries {
-		if m := e.Move; m != nil && m.Verb == o.Kind && m.Actor != "system" {
-			text += " by " + visible(m.Actor)
-		}
-	}
-	text += ": " + strings.ReplaceAll(string(o.State), "_", " ")
-	if o.RequestID != "" && o.Reason != "" {
-		text += " (" + visible(o.Reason) + ")"
-	}
-	if o.Reference != "" {
-		text += ", " + visible(o.Reference)
-	}
-	return text
-}
-
-// again reports whether an entry leaves the order where it is, and nobody asked for it.
-func (e *entry) again() bool {
-	return !e.ByHand && (e.Move == nil || e.Move.From == e.Move.To && e.Move.Actor == "system" && !strings.HasPrefix(e.Move.Verb, "dispute_"))
-}
-
-func foldedOf(entries []entry) *folded {
-	f := &folded{Entries: entries, First: entries[0].At, Last: entries[len(entries)-1].At}
-	if f.Last.Before(f.First) {
-		f.First, f.Last = f.Last, f.First
-	}
-	times := map[string]int{}
-	var order []string
-	var calls []*client.Call
-	for _, e := range entries {
-		if e.Call != nil {
-			calls = append(calls, e.Call)
-		}
-	}
-	for _, e := range entries {
-		var why string
-		switch {
-		case e.Call != nil:
-			why = resultOf(e.Call)
-		case len(calls) > 0:
-			continue // only calls are tries
-		case e.Move.Reason != "":
-			why, _, _ = strings.Cut(e.Move.Reason, ":")
-		default:
-			why = e.Move.Verb
-		}
-		if times[why]++; times[why] == 1 && why != "" {
-			order = append(order, why)
-		}
-	}
-	f.What = fmt.Sprintf("%d entries", len(entries))
-	if len(calls) > 0 {
-		f.What = fmt.Sprintf("%s tries of the %s", count(len(calls)), calls[0].Step)
-	}
-	if len(order) == 1 && len(calls) > 1 {
-		f.What += ", each: " + visible(order[0])
-	} else {
-		for i, why := range order {
-			f.What += map[bool]string{true: ": ", false: ", "}[i == 0] + fmt.Sprintf("%d %s", times[why], visible(inWords(why)))
-		}
-	}
-	f.What += apart(calls)
-	if chargedOnce(calls) {
-		f.What += "; charged once (the same key on every try)"
-	}
-	return f
-}
-
-// resultOf is what came of a call, in words.
-func resultOf(c *client.Call) string {
-	words := map[client.CallOutcome]string{
-		"": "without an answer", client.CallOutcomeDone: "done", client.CallOutcomeRefused: "refused", client.CallOutcomeRetry: "not done",
-		client.CallOutcomeUnknown: "may have been done", client.CallOutcomeWaiting: "waiting",
-	}[c.Outcome]
-	if c.Code != "" {
-		words += " (" + c.Code + ")"
-	}
-	if c.Operation != client.CallOperationDo {
-		words = string(c.Operation) + " " + words
-	}
-	return words
-}
-
-// chargedOnce reports whether calls are for one charge, and it was done. Another generation or route has another key.
-func chargedOnce(calls []*client.Call) bool {
-	done := false
-	for _, c := range calls {
-		if c.Step != client.CallStepCharge || c.Generation != calls[0].Generation || c.Route != calls[0].Route ||
-			c.Operation != client.CallOperationDo && c.Operation != client.CallOperationLookup {
-			return false
-		}
-		done = done || c.Outcome == client.CallOutcomeDone
-	}
-	return done && len(calls) > 1
-}
-
-// apart says how long it was from one call to the next, at least and at most.
-func apart(calls []*client.Call) string {
-	if len(calls) < 3 {
-		return ""
-	}
-	var gaps []float64
-	for i, c := range calls[1:] {
-		gaps = append(gaps, c.StartedAt.Sub(calls[i].StartedAt).Abs().Seconds())
-	}
-	least, most := duration(slices.Min(gaps)), duration(slices.Max(gaps))
-	if least == most {
-		return "; " + most + " apart"
-	}
-	return fmt.Sprintf("; %s to %s apart", least, most)
-}
-
-// unfolded is how many entries of what is folded are on a page that does not have every one.
-const unfolded = 12
-
-// Ends are the first and the last of many entries that are folded; nil: there are few.
-func (f *folded) Ends() []entry {
-	if len(f.Entries) <= unfolded {
-		return nil
-	}
-	return []entry{f.Entries[0], f.Entries[1], f.Entries[len(f.Entries)-2], f.Entries[len(f.Entries)-1]}
+	return story
 }
 
 // offerByHand finds the last call of each open undo: all of its calls say that it is open, but one link is enough.
@@ -410,22 +220,4 @@ func (at past) url(orderID string) string {
 		query.Set("every", "yes")
 	}
 	return address("/console/order", query) + "#history"
-}
-
-// measure sets how long the order waited: from the move that began a hold to the next one.
-func (h *history) measure() {
-	var next time.Time
-	for i := range h.Entries { // from the newest
-		if h.Oldest {
-			i = len(h.Entries) - 1 - i
-		}
-		e := &h.Entries[i]
-		if e.Move == nil {
-			continue
-		}
-		if slices.Contains(fsm.Holds(), e.Move.Verb) && e.Move.Actor == "system" && !next.IsZero() {
-			e.Lasted = next.Sub(e.At).Round(time.Millisecond)
-		}
-		next = e.At
-	}
 }

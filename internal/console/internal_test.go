@@ -3,6 +3,7 @@ package console
 import (
 	"bytes"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -117,45 +118,120 @@ func TestReasonsAreThoseOfTheRunbook(t *testing.T) {
 	}
 }
 
-// TestFoldedTriesAddUp: only calls are tries, and each has one result.
-func TestFoldedTriesAddUp(t *testing.T) {
+// TestStory: what happened is told in a row per state, and the numbers in it add up.
+func TestStory(t *testing.T) {
 	t.Parallel()
-	calls := []client.Call{{Step: "charge", Operation: "do", Outcome: "unknown", Code: "timeout"}, {Step: "charge", Operation: "lookup", Outcome: "retry", Code: "unseen"},
-		{Step: "charge", Operation: "do", Outcome: "done"}}
-	entries := []entry{{Move: &client.Transition{Verb: "wake"}}, {Move: &client.Transition{Verb: "retry", Reason: "breaker_open: since 9:30"}}}
-	for i := range calls {
-		entries = append(entries, entry{Call: &calls[i], Move: &client.Transition{Verb: "answer"}})
+	o := &client.Order{OrderID: "o", Amount: "49.90", Currency: "USD", Item: "cup", Quantity: 2}
+	at := time.Date(2026, 11, 27, 3, 2, 0, 0, time.UTC)
+	var entries []entry
+	move := func(from, to client.Status, verb, actor, reason string) {
+		at = at.Add(30 * time.Second)
+		entries = append(entries, entry{At: at, Move: &client.Transition{At: at, From: from, To: to, Verb: verb, Actor: actor, Reason: reason}})
 	}
-	assert.Contains(t, foldedOf(entries).What, "3 tries of the charge: 1 may have been done (timeout), 1 lookup not done (unseen), 1 done;")
-	assert.Contains(t, foldedOf(entries).What, "; charged once (the same key on every try)")
-	calls[0].Generation = 1
-	if what := foldedOf(entries).What; strings.Contains(what, "charged once") {
-		t.Error(what)
+	call := func(operation client.CallOperation, outcome client.CallOutcome, code, detail string) {
+		entries[len(entries)-1].Call = &client.Call{StartedAt: at, Step: "charge", Operation: operation, Outcome: outcome, Code: code, Detail: detail, Call: 1}
 	}
-	assert.Contains(t, foldedOf(entries[:2]).What, "2 entries: 1 wake, 1 the provider keeps failing")
+	move("pending", "charging", "", "system", "")
+	call("do", "unknown", "error", "HTTP 503 Service Unavailable: down")
+	for range 7 {
+		move("charging", "charging", "retry", "system", "error")
+		move("charging", "charging", "call", "system", "")
+		call("lookup", "retry", "unseen", "")
+		move("charging", "charging", "call", "system", "")
+		call("do", "unknown", "error", "HTTP 503 Service Unavailable: down")
+	}
+	move("charging", "charging", "retry", "system", "breaker_open")
+	move("charging", "charging", "take_over", "system", "")
+	move("charging", "charging", "attention", "system", "retries_exhausted: 8 calls in 12m, last error")
+	move("charging", "charging", "retry", "token:eve", "it works again")
+	move("charging", "charging", "call", "system", "")
+	call("do", "unknown", "timeout", "no answer in time")
+	move("charging", "charging", "call", "system", "")
+	call("lookup", "done", "", "")
+	move("charging", "reserving", "", "system", "")
+	move("reserving", "refunding", "", "system", "out_of_stock")
+	move("refunding", "failed", "", "system", "out_of_stock")
+	told := func(first, last bool) (text []string) {
+		for _, c := range storyOf(o, entries, first, last) {
+			text = append(text, strings.TrimSpace(strings.TrimSpace(c.Title+" "+c.By+" "+c.Reason)+": "+strings.Join(c.Said, " ")))
+		}
+		return text
+	}
+	assert.Equal(t, strings.Join(told(true, true), "\n"), strings.Join([]string{
+		"Charge: It needs a person: Retries are used up, 8 calls in 12m, last error. Put off 1 time, because the provider kept failing. " +
+			"Taken over by another replica 1 time. 8 tries: 8 × HTTP 503 Service Unavailable. Asked the provider 7 times what had become of it: 7 × not done.",
+		"Retry requested token:eve it works again:",
+		"Charge: 49.90 USD charged once: its answer was lost, and Pawl found it by asking the provider. 1 try: 1 × no answer in time. " +
+			"Asked the provider 1 time what had become of it: 1 × done.",
+		"Reservation: Refused: out_of_stock.", "Undo of the charge: Nothing is kept of the charge.", "Failed: out_of_stock.",
+	}, "\n"))
+	assert.Contains(t, told(false, true)[0], "More of it is on another page.")
+	entries = entries[:3]
+	call("do", "done", "", "")
+	move("charging", "reserving", "", "system", "")
+	assert.Equal(t, strings.Join(told(true, true), "\n"), "Charge: 49.90 USD charged once, at try 2 of 2, all with the same key. 2 tries: 1 × HTTP 503 Service Unavailable, 1 × done."+
+		"\nReservation: It is under way.")
+	o.Refunds = []client.Refund{{Refund: 1, State: "done", Amount: "5", CreatedAt: at, Reference: "re_1"}}
+	entries = []entry{{At: at, Move: &client.Transition{At: at, From: "completed", To: "completed", Verb: "refund", Actor: "token:eve", Reason: "a dent"}},
+		{At: at, Call: &client.Call{Call: -1, Refund: 1, Operation: "refund", Outcome: "done"}},
+		{At: at, Call: &client.Call{Call: -2, Step: "charge", Operation: "undo", Outcome: "done"}}}
+	assert.Equal(t, strings.Join(told(true, true), "\n"), "Refund 1 of 5 USD token:eve a dent: Done.\nUndo of a late charge:")
 }
 
-// TestMeaningAtAStep: retries that are used up after the charge do not put the charge in doubt.
-func TestMeaningAtAStep(t *testing.T) {
+// TestWaits: of each hold the page says what the order waits for, since when, what is next, whether money moved, and
+// whether somebody must act.
+func TestWaits(t *testing.T) {
 	t.Parallel()
-	p := orderPage{Order: &client.Order{Status: "confirming", Hold: "attention", HoldReason: "retries_exhausted: 9 calls", Amount: "417.00", Currency: "USD", InDoubt: true}}
-	assert.Equal(t, p.Meaning(), "")
-	p.Steps.Charge.Completed = true
-	assert.Contains(t, p.Meaning(), "417.00 USD is charged, and the confirmation may have been done or not.")
-}
-
-// TestCustomerMustAct: an order that waits for its customer says so, and until when.
-func TestCustomerMustAct(t *testing.T) {
-	t.Parallel()
-	o := &client.Order{OrderID: "o", Status: "charging", Hold: "callback", Action: map[string]any{"type": "use_stripe_sdk"}, ResumesAt: time.Now().Add(time.Hour)}
-	o.Failure = client.Failure{Code: "card_declined", Detail: "Your card was declined."}
-	text := render(t, "order", client.Caller{}, &orderPage{Order: o, History: &history{}})
-	for _, want := range []string{"The customer must confirm the payment", "Until then nothing is charged. The order waits for that until <time", "<bdi>Your card was declined</bdi>.</p>"} {
-		assert.Contains(t, text, want, "the page lacks")
+	tags := regexp.MustCompile(`<[^>]*>`)
+	now := time.Now()
+	past, soon, far := now.Add(-7*time.Minute-time.Second), now.Add(90*time.Second), now.Add(25*time.Hour+time.Minute)
+	minute := func(at time.Time) string { return at.UTC().Format("15:04 UTC") }
+	for _, c := range []struct {
+		o    client.Order
+		move client.Transition
+		call client.Call
+		want string
+	}{
+		{client.Order{Status: "charging", Hold: "retry", HoldReason: "breaker_open", ResumesAt: soon, InDoubt: true}, client.Transition{From: "pending"},
+			client.Call{Outcome: "unknown", Code: "error", Detail: "HTTP 503: down"},
+			"Waits to try the charge again|One try has failed, 7 min ago: HTTP 503. The provider keeps failing, so no call is made for now.|The next try is in 1 min (" + minute(soon) +
+				"), by itself.|Nobody needs to do anything.|The customer may have been charged 8 USD, but not twice: all tries have the same key."},
+		{client.Order{Status: "confirming", Hold: "callback", ResumesAt: far}, client.Transition{Verb: "callback"}, client.Call{},
+			"Waits for the provider’s answer to the confirmation|The provider has accepted the request, and will report the result. It has waited since " + minute(past) + " (7 min ago).|" +
+				"The order goes on with that report. Without one, Pawl asks the provider in 25 h (" + far.UTC().Format("Mon 2 Jan 15:04 UTC") + ").|Nobody needs to do anything.|8 USD was charged."},
+		{client.Order{Status: "charging", Hold: "callback", ResumesAt: soon, Action: map[string]any{"type": "use_stripe_sdk"}}, client.Transition{Verb: "callback"}, client.Call{},
+			"Waits for the customer, who must confirm the payment|As a rule, they do that with their bank (3-D Secure). It has waited since " + minute(past) + " (7 min ago).|The order goes on by itself once they have. If not, Pawl asks the provider in 1 min (" +
+				minute(soon) + ").|Only the customer can do something: confirm the payment.|Until then nothing is charged."},
+		{client.Order{Status: "pending", Hold: "scheduled", ResumesAt: soon, CreatedAt: past}, client.Transition{}, client.Call{},
+			"Waits for the time it was ordered for|It was placed 7 min ago.|It starts by itself in 1 min (" + minute(soon) + ").|Nobody needs to do anything.|Nothing was charged."},
+		{client.Order{Status: "pending", Hold: "queued"}, client.Transition{Verb: "queued"}, client.Call{},
+			"Waits for its turn|Other orders of its kind, such as of the same customer, are under way, and only so many may be. It has waited since " + minute(past) +
+				" (7 min ago).|It starts by itself when one of them has ended.|Nobody needs to do anything.|Nothing was charged."},
+		{client.Order{Status: "reserving", Hold: "paused", CompleteBy: soon}, client.Transition{Verb: "pause", Actor: "token:eve", Reason: "no address <b>"}, client.Call{},
+			"Paused|token:eve paused it 7 min ago: no address &lt;b&gt;.| At its deadline, in 1 min (" + minute(soon) + "), what was done is undone.|It stays so until somebody resumes it.|8 USD was charged."},
+		{client.Order{Status: "pending", Hold: "approval", ApprovalUntil: soon, ApprovalOnTimeout: "cancel"}, client.Transition{Verb: "approval"}, client.Call{},
+			"Waits for a person to approve it|A rule of the policy asks for that before anything is charged. It has waited since " + minute(past) + " (7 min ago).|If nobody decides, it is canceled in 1 min (" +
+				minute(soon) + ").|Somebody must approve or reject it.|Nothing was charged."},
+		{client.Order{Status: "confirming", Hold: "attention", HoldReason: "retries_exhausted: 9 calls", InDoubt: true}, client.Transition{Verb: "attention"}, client.Call{},
+			"Needs a person: Retries are used up|No try of the confirmation has succeeded, but one without an answer may have been done. It has waited since " + minute(past) +
+				" (7 min ago).||Somebody must decide: it does not go on by itself.|8 USD was charged."},
+	} {
+		o := c.o
+		o.Amount, o.Currency = "8", "USD"
+		o.Steps.Charge.Completed = o.Status == "reserving" || o.Status == "confirming"
+		c.move.At, c.call.StartedAt = past, past
+		var calls []client.Call
+		if c.call.Outcome != "" {
+			calls = []client.Call{c.call}
+		}
+		w := waitsFor(&o, []client.Transition{c.move}, calls)
+		said := tags.ReplaceAllString(strings.Join([]string{w.Title, string(w.Why), string(w.Next), w.Act, w.Money}, "|"), "")
+		assert.Equal(t, said, c.want, o.Hold)
+		text := render(t, "order", client.Caller{}, &orderPage{Order: &o, Wait: w, History: &history{}})
+		assert.Contains(t, text, string(w.Why), "the page lacks")
 	}
-	if strings.Contains(text, "It waits for") {
-		t.Error(text)
-	}
+	failed := orderPage{Order: &client.Order{Status: "failed", Failure: client.Failure{Step: "charge", Code: "card_declined", Detail: "Your card was declined."}}}
+	assert.Equal(t, tags.ReplaceAllString(string(failed.Ended()), ""), "It failed at the charge: card_declined, Your card was declined. Nothing was charged.")
 }
 
 func TestNumbers(t *testing.T) {

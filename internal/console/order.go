@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,6 +24,7 @@ type orderPage struct {
 	Done       string             // the last action of the person, in a sentence
 	Failed     bool               // that has failed
 	Stop       *client.Transition // the move that asked it to stop, if it is among the last ones
+	Wait       *wait              // what it waits for, if it does
 	Actions    []*verb
 	NoCancel   string // why there is no button to cancel it; empty: there is, or it has ended
 	Picture    template.HTML
@@ -168,34 +170,27 @@ func (p *orderPage) Refundable() string { return count(refundable(p.Order)) }
 // Capturable is what can still be captured.
 func (p *orderPage) Capturable() string { return count(capturable(p.Order)) }
 
-// Meaning is what the hold means at the step of the order; empty: the same at every step.
-func (p *orderPage) Meaning() string {
-	why := p.Why()
-	if why == nil || why.Key != "retries_exhausted" || !p.Steps.Charge.Completed {
+// Ended says why an order failed, was canceled or is being undone; empty: it was not.
+func (p *orderPage) Ended() template.HTML {
+	words := map[client.Status]string{client.StatusFailed: "It failed", client.StatusCanceled: "It was canceled"}[p.Status]
+	final := words != ""
+	if !final && p.Failure.Code == "" {
 		return ""
 	}
-	money := count(p.Amount) + " " + p.Currency + " is "
-	if p.Authorized != "" {
-		money += "authorized"
-	} else {
-		money += "charged"
+	text := template.HTML(cmp.Or(words, "It is being undone"))
+	if p.Failure.Step != "" {
+		text += template.HTML(" at " + theStep[client.Status(fsm.DoneIn(fsm.Step(p.Failure.Step)))])
 	}
-	step := map[client.Status]string{
-		client.StatusReserving: "the reservation", client.StatusConfirming: "the confirmation",
-		client.StatusReleasing: "the undo of the reservation", client.StatusRefunding: "the undo of the charge",
-	}[p.Status]
-	if !p.InDoubt {
-		return "Every call failed. " + money + ", and " + step + " is not done yet."
+	if p.Failure.Code != "" {
+		text += markup(": %s", visible(p.Failure.Code))
 	}
-	return "Every call failed or got no answer. " + money + ", and " + step + " may have been done or not."
-}
-
-// Why is the reason of an order that waits for a person, or nil.
-func (p *orderPage) Why() *reason {
-	if p.Hold != client.OrderHoldAttention && p.Hold != client.OrderHoldApproval {
-		return nil
+	if p.Failure.Detail != "" {
+		text += markup(", %s", strings.TrimRight(p.Failure.Detail, "."))
 	}
-	return new(reasonOf(p.Hold, p.HoldReason))
+	if text += "."; final {
+		text += template.HTML(" " + moneyOf(p.Order))
+	}
+	return text
 }
 
 func (v *visit) showOrder() error {
@@ -249,7 +244,7 @@ func (v *visit) doneBefore(order *client.Order, requestID string) string {
 	return again + "."
 }
 
-// readPast reads a page of the history, and the path of the order.
+// readPast reads a page of the history, the path of the order, and what it waits for.
 func (v *visit) readPast(p *orderPage) (err error) {
 	const drawn = 200 // moves; hardly any order has more
 	params := client.ListTransitionsParams{Sort: "newest", Limit: drawn}
@@ -263,6 +258,17 @@ func (v *visit) readPast(p *orderPage) (err error) {
 		p.Stop = &moves.Transitions[i]
 	}
 	p.Cut = len(moves.Transitions) == drawn
+	if p.Hold != "" {
+		made := client.Calls{}
+		if p.Calls > 0 {
+			found, err := v.api.ListCalls(v.r.Context(), p.OrderID, client.ListCallsParams{After: -1, Sort: "newest", Limit: callsOfWait})
+			if err != nil {
+				return err
+			}
+			made = *found
+		}
+		p.Wait = waitsFor(p.Order, moves.Transitions, made.Calls)
+	}
 	p.History, err = v.history(p.Order)
 	return err
 }

@@ -45,7 +45,7 @@ var functions = template.FuncMap{
 	"orderLink": func(id string) template.HTML {
 		return `<a href="` + template.HTML(orderURL(id)) + `">` + isolated(id) + `</a>`
 	},
-	"clock":     clock,
+	"timeAt":    timeAt,
 	"onDay":     onDay,
 	"badge":     badge,
 	"orderURL":  orderURL,
@@ -113,20 +113,21 @@ func inWords(reason string) string {
 	return reason
 }
 
-// clock is a time of a history by the clock, in UTC, with its day if that is not clear.
-func clock(at time.Time, day bool) template.HTML {
+// timeAt is a time by the clock, in UTC.
+func timeAt(at time.Time, layout string) template.HTML {
 	utc := at.UTC()
-	text := utc.Format("15:04:05.000")
-	if day {
-		text = utc.Format("2006-01-02 15:04:05.000")
-	}
-	return template.HTML(fmt.Sprintf(`<time class="clock" datetime="%s">%s</time>`, utc.Format(time.RFC3339Nano), text))
+	return template.HTML(fmt.Sprintf(`<time class="clock nowrap" datetime="%s">%s</time>`, utc.Format(time.RFC3339Nano), utc.Format(layout)))
 }
 
 // onDay is a time to decide by: its day and minute, in UTC.
-func onDay(at time.Time) template.HTML {
-	utc := at.UTC()
-	return template.HTML(utc.Format(`<time class="clock nowrap" datetime="2006-01-02T15:04:05Z">Mon 2 Jan 15:04 UTC</time>`))
+func onDay(at time.Time) template.HTML { return timeAt(at, "Mon 2 Jan 15:04 UTC") }
+
+// capital is a text as the beginning of a sentence. A code stays as it is.
+func capital(text string) string {
+	if first, _, _ := strings.Cut(text, " "); text == "" || strings.Contains(first, "_") {
+		return text
+	}
+	return strings.ToUpper(text[:1]) + text[1:]
 }
 
 // distance formats the time since an event; if negative, the time until it.
@@ -149,11 +150,15 @@ func distance(d time.Duration) string {
 	return fmt.Sprintf(form, fmt.Sprint(int(d.Hours()/24), " days"))
 }
 
-// badge shows a status, a hold or the like, in the color of its class in console.css.
+// badge shows a status, a hold or the like, in the color of its class in console.css. A code that says nothing to people
+// is in its title.
 func badge(word any) template.HTML {
 	text := template.HTMLEscapeString(fmt.Sprint(word))
-	if text == "" {
+	switch text {
+	case "":
 		return ""
+	case fsm.HoldAttention:
+		return `<span class="badge attention" title="attention">needs a person</span>`
 	}
 	return template.HTML(`<span class="badge ` + text + `">` + strings.ReplaceAll(text, "_", " ") + `</span>`)
 }

@@ -169,7 +169,7 @@ func TestDisputesAndRefunds(t *testing.T) {
 	dispute("dp_2", client.DisputeBodyStateLost)
 	const warns = "could pay the customer twice"
 	s.get(t, orderPath+"o").want(t, 200, "A dispute of 5.50 USD is open", "<strong>5.50</strong> in an open dispute", "<strong>5.50</strong> lost in a dispute",
-		"Charged 9.00 − lost in disputes 5.50 = <strong>kept 3.50 USD</strong>. A refund of what was lost", `>dispute lost</span>`, "(<bdi>dp_1</bdi>,", "!(<bdi>dp_2</bdi>,", `id="disputes"`)
+		"Charged 9.00 − lost in disputes 5.50 = <strong>kept 3.50 USD</strong>. A refund of what was lost", "<strong>The dispute is lost</strong>", "(<bdi>dp_1</bdi>,", "!(<bdi>dp_2</bdi>,", `id="disputes"`)
 	for _, page := range []string{"", "&preview=yes&amount=4"} {
 		s.get(t, "/console/order/refund?id=o"+page).want(t, 200, "A dispute of 5.50 USD is open (dp_1)", warns, "A dispute of 5.50 USD was lost (dp_2)", "would pay the customer twice")
 	}
@@ -186,7 +186,7 @@ func TestDisputesAndRefunds(t *testing.T) {
 		SELECT o.order_no, o.seq - 1 + n, 'completed', 'completed', o.fence, (ARRAY['refund_in_doubt', 'refund_accepted'])[1 + n],
 			(ARRAY['refund 1', 'refund 1: accepted'])[1 + n] FROM orders AS o, generate_series(0, 1) AS n`)
 	s.get(t, shown).want(t, 200, `role="status">The refund is requested.<`, "<strong>4.00</strong> on its way back", "<strong>3.50</strong> kept<", "!left to refund",
-		"<summary>refund 1 of 4.00 by local: accepted (dent &lt;b&gt;), until", "!2 tries")
+		"<strong>Refund 1 of 4.00 USD</strong> by <bdi>local</bdi>: <bdi>dent &lt;b&gt;</bdi> Accepted.", "!tries")
 }
 
 // TestSettling: a person records the result of a step, of a refund, and of an undo that came too late.
@@ -223,7 +223,7 @@ func TestSettling(t *testing.T) {
 	s.get(t, orderPath+"late").want(t, 200, "step=charge&amp;generation=0")
 	s.settle(t, "late&step=charge&generation=0", "What happened to the undo of the charge in generation 0", "outcome", "done")
 	s.count(t, 1, `SELECT count(*) FROM late_undos WHERE finished_at IS NOT NULL`)
-	s.get(t, orderPath+"late").want(t, 200, "step-result", "!Record that it was undone by hand")
+	s.get(t, orderPath+"late").want(t, 200, "Result recorded by a person", "!Record that it was undone by hand")
 }
 
 // settle goes through the pages of step-result about something, which is the query of their URL.

@@ -1,0 +1,410 @@
+package console
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"pawl/client"
+	"pawl/fsm"
+)
+
+// chapter is a row of the story of an order: its stay in one state, a refund, or what a person or a deadline did.
+type chapter struct {
+	Title     string
+	Mark      string // done, failed, waiting or empty: its color
+	By        string // the person; empty: Pawl
+	Reason    string // in the words of that person
+	Said      []string
+	Reference string // of the provider
+	Entries   []entry
+	Until     time.Time // the end; zero: there is none yet
+
+	state, left client.Status // of a stay: the state, and the one that it was left for, or empty
+	why         string        // it was left, as a code
+	part        bool          // other pages have more of it
+}
+
+// teller puts entries into chapters, the oldest first.
+type teller struct {
+	operations []operation
+	story      []chapter
+	stay       int            // the chapter of the current state; -1: none
+	beside     map[string]int // the chapters of what does not move the order
+}
+
+// storyOf tells entries, the oldest first. first and last: nothing happened before them, and after.
+func storyOf(o *client.Order, entries []entry, first, last bool) []chapter {
+	t := teller{operations: operationsOf(o), stay: -1, beside: map[string]int{}}
+	for _, e := range entries {
+		t.add(e)
+	}
+	for i := range t.story {
+		c := &t.story[i]
+		_, beside := t.beside[c.Title]
+		c.part = !first && (i == 0 || beside) || !last && (i == len(t.story)-1 || beside)
+		about := slices.IndexFunc(t.operations, func(o operation) bool { return o.name() == c.Title })
+		if c.tell(o, last && i == t.stay); about >= 0 {
+			c.tellOperation(&t.operations[about], o.Currency)
+		}
+	}
+	return t.story
+}
+
+func (t *teller) add(e entry) {
+	if name := e.beside(t.operations); name != "" {
+		at, known := t.beside[name]
+		if !known {
+			at = len(t.story)
+			t.beside[name], t.story = at, append(t.story, chapter{Title: name})
+		}
+		t.story[at].Entries = append(t.story[at].Entries, e)
+		return
+	}
+	state := stateAt(e, t.story)
+	if m := e.Move; m != nil {
+		if m.From != m.To && t.stay >= 0 {
+			before := &t.story[t.stay]
+			before.left, before.why, before.Until = m.To, m.Reason, m.At
+		}
+		event := eventOf(m)
+		if m.From != m.To || event != "" {
+			t.stay = -1
+		}
+		if event != "" {
+			t.story = append(t.story, chapter{Title: event, state: m.To, Entries: []entry{{At: e.At, Move: m}}})
+			if e.Move = nil; e.Call == nil {
+				return
+			}
+		}
+	}
+	if t.stay < 0 {
+		t.stay, t.story = len(t.story), append(t.story, chapter{state: state})
+	}
+	t.story[t.stay].Entries = append(t.story[t.stay].Entries, e)
+}
+
+// beside names what an entry is about that does not move the order: a refund, capture or void, or the undo of an effect
+// that came too late. The move that asked for a refund has its time.
+func (e *entry) beside(all []operation) string {
+	for i := range all {
+		switch o := &all[i]; {
+		case e.Call != nil && e.Move == nil:
+			if map[string]int{"refund": e.Call.Refund, "capture": e.Call.Capture, "void": e.Call.Void}[o.Kind] == o.Number {
+				return o.name()
+			}
+		case e.Move != nil && e.Move.Verb == o.Kind && e.At.Equal(o.CreatedAt):
+			return o.name()
+		case e.Move != nil && strings.HasPrefix(e.Move.Verb, o.Kind+"_"):
+			if name, _, _ := strings.Cut(e.Move.Reason, ":"); name == o.name() {
+				return o.name()
+			}
+		}
+	}
+	if e.Call != nil && e.Call.Call < 0 {
+		return fmt.Sprintf("undo of a late %s", e.Call.Step)
+	}
+	return ""
+}
+
+func (o *operation) name() string { return fmt.Sprintf("%s %d", o.Kind, o.Number) }
+
+// stateAt is the state that an entry is about: of its move, or of the chapter before, or that of the step of its call.
+func stateAt(e entry, before []chapter) client.Status {
+	if e.Move != nil {
+		return e.Move.To
+	}
+	for _, c := range slices.Backward(before) {
+		if c.state != "" {
+			return c.state
+		}
+	}
+	return client.Status(fsm.DoneIn(fsm.Step(e.Call.Step)))
+}
+
+// eventOf is the title of a move that is a chapter of its own, or empty.
+func eventOf(m *client.Transition) string {
+	person := m.Actor != "system"
+	switch {
+	case m.Verb == "retry" && m.From == client.StatusFailed:
+		return "Started again"
+	case m.Verb == "cancel" && m.To == client.StatusCanceled:
+		return "Canceled"
+	case person && m.Verb == "retry":
+		return "Retry requested"
+	}
+	words := map[string]string{
+		"approve": "Approved", "reject": "Rejected", "cancel": "Asked to cancel", "pause": "Asked to pause", "resume": "Resumed", "step-result": "Result recorded by a person",
+		"deadline": "The deadline passed", "fallback": "The next provider is tried", "capture_due": "The authorization is about to end",
+		"erase": "Personal data erased", "dispute_opened": "The customer disputes the charge", "dispute_won": "The dispute is won", "dispute_lost": "The dispute is lost",
+	}[m.Verb]
+	if words == "" && person {
+		return capital(strings.ReplaceAll(m.Verb, "_", " "))
+	}
+	return words
+}
+
+// tell says what happened. now: the order is in this state.
+func (c *chapter) tell(o *client.Order, now bool) {
+	calls := callsOf(c.Entries)
+	if m := c.Entries[0].Move; c.Title != "" && m != nil {
+		if c.Reason = m.Reason; m.Actor != "system" {
+			c.By = m.Actor
+		}
+		if m.OnBehalfOf != "" {
+			c.By += " for " + m.OnBehalfOf
+		}
+		if m.PaymentMethod != "" {
+			c.say("With another payment method")
+		}
+	} else if c.Title == "" {
+		c.Title = titles[c.state]
+		c.tellResult(o, calls)
+		c.tellHolds()
+	}
+	c.tellCalls(calls)
+	if now && !fsm.State(c.state).Final() {
+		c.Mark = "waiting"
+		if o.Hold == "" {
+			c.say("It is under way")
+		} else if c.state != client.StatusPending {
+			c.say("It is not done yet")
+		}
+	}
+	c.Title = capital(c.Title)
+	if c.part {
+		c.say("More of it is on another page.")
+	}
+}
+
+var titles = map[client.Status]string{
+	client.StatusPending: "Accepted", client.StatusCharging: "Charge", client.StatusReserving: "Reservation", client.StatusConfirming: "Confirmation",
+	client.StatusReleasing: "Undo of the reservation", client.StatusRefunding: "Undo of the charge",
+	client.StatusCompleted: "Completed", client.StatusFailed: "Failed", client.StatusCanceled: "Canceled",
+}
+
+// say adds a sentence; of an empty text, none.
+func (c *chapter) say(text string) {
+	if text = strings.TrimRight(text, "."); text != "" {
+		c.Said = append(c.Said, capital(text)+".")
+	}
+}
+
+// tellResult says how the stay in a state ended.
+func (c *chapter) tellResult(o *client.Order, calls []*client.Call) {
+	state := fsm.State(c.state)
+	next, _ := state.Next(fsm.Done)
+	last := &client.Call{}
+	if len(calls) > 0 {
+		last = calls[len(calls)-1]
+	}
+	switch {
+	case state.Final():
+		c.Mark = map[fsm.State]string{fsm.Completed: "done"}[state]
+		if m := c.Entries[0].Move; state == fsm.Failed && m != nil {
+			c.Mark = "failed"
+			c.say(visible(inWords(m.Reason)))
+		}
+	case c.left == "" || c.state == client.StatusPending:
+	case c.left == client.Status(next) || state.Undoing():
+		c.Mark, c.Reference = "done", last.Reference
+		c.say(c.doneTo(o) + c.how(calls))
+	case last.Outcome == client.CallOutcomeRefused:
+		c.Mark = "failed"
+		c.say(strings.TrimSuffix(fmt.Sprintf("Refused: %s, %s", visible(last.Code), visible(strings.TrimRight(last.Detail, "."))), ", "))
+	case c.why != "":
+		c.Mark = "failed"
+		c.say("Refused: " + visible(inWords(c.why)))
+	default:
+		c.say("It was stopped")
+	}
+	if c.left != "" && fsm.State(c.left).Undoing() && c.state == client.StatusCharging {
+		c.say("The customer may have been charged, so the charge is undone")
+	}
+}
+
+// doneTo says what is so after a state.
+func (c *chapter) doneTo(o *client.Order) string {
+	charged := " charged"
+	if o.Authorized != "" {
+		charged = " authorized"
+	}
+	return map[client.Status]string{
+		client.StatusCharging: count(o.Amount) + " " + o.Currency + charged, client.StatusReserving: visible(o.What()) + " reserved",
+		client.StatusConfirming: "confirmed", client.StatusReleasing: "the goods are free again", client.StatusRefunding: "nothing is kept of the charge",
+	}[c.state]
+}
+
+// how says how an effect is known to have happened once, after more than one call.
+func (c *chapter) how(calls []*client.Call) string {
+	if len(calls) < 2 || c.part {
+		return ""
+	}
+	tries, _, _ := c.kinds(calls)
+	switch last := calls[len(calls)-1]; {
+	case last.Operation == client.CallOperationLookup && last.Outcome == client.CallOutcomeDone:
+		return " once: its answer was lost, and Pawl found it by asking the provider"
+	case len(tries) > 1 && last.Outcome == client.CallOutcomeDone:
+		return fmt.Sprintf(" once, at try %d of %[1]d, all with the same key", len(tries))
+	case last.Outcome == client.CallOutcomeWaiting:
+		return ", as the provider reported later"
+	}
+	return ""
+}
+
+func callsOf(entries []entry) (all []*client.Call) {
+	for _, e := range entries {
+		if e.Call != nil {
+			all = append(all, e.Call)
+		}
+	}
+	return all
+}
+
+// kinds are the calls that do what the chapter is about, those that ask about it, and those that undo what was tried
+// before the order was started again.
+func (c *chapter) kinds(calls []*client.Call) (tries, asked, voids []*client.Call) {
+	for _, call := range calls {
+		switch {
+		case call.Operation == client.CallOperationLookup:
+			asked = append(asked, call)
+		case call.Operation == client.CallOperationUndo && c.state != "" && !fsm.State(c.state).Undoing():
+			voids = append(voids, call)
+		default:
+			tries = append(tries, call)
+		}
+	}
+	return tries, asked, voids
+}
+
+// tellCalls counts the calls by their answers. The numbers add up.
+func (c *chapter) tellCalls(calls []*client.Call) {
+	tries, asked, voids := c.kinds(calls)
+	if len(voids) > 0 {
+		c.say("First undid what was tried before: " + answers(voids))
+	}
+	if len(tries) > 1 || len(tries) == 1 && !slices.Contains([]client.CallOutcome{client.CallOutcomeDone, client.CallOutcomeRefused}, tries[0].Outcome) {
+		c.say(fmt.Sprintf("%s: %s", times("try", "tries", len(tries)), answers(tries)))
+	}
+	if len(asked) > 0 {
+		c.say(fmt.Sprintf("Asked the provider %s what had become of it: %s", times("time", "times", len(asked)), answers(asked)))
+	}
+}
+
+func times(one, many string, n int) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return count(n) + " " + many
+}
+
+// answers counts the answers to calls, such as "9 × HTTP 503 Service Unavailable, 1 × done".
+func answers(calls []*client.Call) string {
+	var order []string
+	number := map[string]int{}
+	for _, c := range calls {
+		answer := answerTo(c)
+		if number[answer]++; number[answer] == 1 {
+			order = append(order, answer)
+		}
+	}
+	for i, answer := range order {
+		order[i] = fmt.Sprintf("%d × %s", number[answer], answer)
+	}
+	return strings.Join(order, ", ")
+}
+
+// answerTo is the answer to a call, in a few words.
+func answerTo(c *client.Call) string {
+	const most = 50
+	switch {
+	case c.Outcome == "":
+		return "no answer recorded"
+	case c.Outcome == client.CallOutcomeDone:
+		return "done"
+	case c.Outcome == client.CallOutcomeWaiting:
+		return "accepted, to be answered later"
+	case c.Outcome == client.CallOutcomeRefused:
+		return strings.TrimSpace("refused " + visible(c.Code))
+	case c.Code == "unseen", c.Code == "not_seen":
+		return "not done"
+	}
+	words, _, _ := strings.Cut(c.Detail, ": ")
+	if words == "" || len(words) > most {
+		words = strings.ReplaceAll(c.Code, "_", " ")
+	}
+	return visible(words)
+}
+
+// tellHolds says what the order waited for, and what became of it, in its entries that only leave it where it is.
+func (c *chapter) tellHolds() {
+	putOff, takenOver := 0, 0
+	for i, e := range c.Entries {
+		if e.Move == nil || e.Move.Actor != "system" {
+			continue
+		}
+		until := c.Until
+		if i+1 < len(c.Entries) {
+			until = c.Entries[i+1].At
+		}
+		switch e.Move.Verb {
+		case fsm.HoldApproval, fsm.HoldQueued, fsm.HoldScheduled:
+			what := map[string]string{fsm.HoldApproval: "a person to approve it", fsm.HoldQueued: "its turn", fsm.HoldScheduled: "its time"}[e.Move.Verb]
+			if waited := until.Sub(e.At); until.IsZero() {
+				c.say("It waits for " + what)
+			} else if waited > time.Second {
+				c.say("It waited " + duration(waited.Seconds()) + " for " + what)
+			}
+		case fsm.HoldAttention, "hold":
+			why := reasonOf(client.OrderHoldAttention, e.Move.Reason)
+			_, detail, _ := strings.Cut(e.Move.Reason, ": ")
+			c.Mark = cmp.Or(c.Mark, "failed")
+			c.say(strings.TrimSuffix("It needs a person: "+why.Title+", "+visible(detail), ", "))
+		case fsm.HoldRetry:
+			if code, _, _ := strings.Cut(e.Move.Reason, ":"); code == "breaker_open" || code == "queue_full" {
+				putOff++
+			}
+		case "take_over":
+			takenOver++
+		}
+	}
+	if putOff > 0 {
+		c.say("Put off " + times("time", "times", putOff) + ", because the provider kept failing")
+	}
+	if takenOver > 0 {
+		c.say("Taken over by another replica " + times("time", "times", takenOver))
+	}
+}
+
+// tellOperation says who asked for a refund, capture or void, and what has become of it.
+func (c *chapter) tellOperation(o *operation, currency string) {
+	c.Title, c.Reference = fmt.Sprintf("%s of %s %s", capital(o.name()), count(o.Amount), currency), o.Reference
+	c.Mark = cmp.Or(map[client.CaptureState]string{client.CaptureStateDone: "done", client.CaptureStateFailed: "failed"}[o.State], "waiting")
+	c.Said = slices.Insert(c.Said, 0, capital(strings.ReplaceAll(string(o.State), "_", " "))+".")
+}
+
+// At is when the chapter began.
+func (c *chapter) At() time.Time { return c.Entries[0].At }
+
+// Ended is when it ended, if that is seconds later. A final state does not end.
+func (c *chapter) Ended() time.Time {
+	end := c.Until
+	if last := c.Entries[len(c.Entries)-1].At; end.IsZero() {
+		end = last
+	}
+	if end.Sub(c.At()) < time.Second || fsm.State(c.state).Final() {
+		return time.Time{}
+	}
+	return end
+}
+
+// Ends are the first and the last of many entries; nil: there are few.
+func (c *chapter) Ends() []entry {
+	const few = 12
+	if len(c.Entries) <= few {
+		return nil
+	}
+	return slices.Concat(c.Entries[:2], c.Entries[len(c.Entries)-2:])
+}

@@ -1,0 +1,190 @@
+package console
+
+import (
+	"cmp"
+	"fmt"
+	"html/template"
+	"slices"
+	"time"
+
+	"pawl/client"
+	"pawl/fsm"
+)
+
+// wait says what an order waits for, to somebody with the customer on the phone.
+type wait struct {
+	Title string
+	Why   template.HTML // and since when
+	Next  template.HTML // what happens next, and when
+	Act   string        // what somebody must do
+	Money string        // whether it has moved
+	Needs *reason       // why the order needs a person; nil: it does not, or was paused
+}
+
+// theStep is what is done in a state.
+var theStep = map[client.Status]string{
+	client.StatusPending: "the charge", client.StatusCharging: "the charge", client.StatusReserving: "the reservation",
+	client.StatusConfirming: "the confirmation", client.StatusReleasing: "the undo of the reservation", client.StatusRefunding: "the undo of the charge",
+}
+
+// waitsFor is about an order on hold. moves and calls are its newest, the newest first.
+func waitsFor(o *client.Order, moves []client.Transition, calls []client.Call) *wait {
+	w := &wait{Act: "Nobody needs to do anything.", Money: moneyOf(o)}
+	held := heldBy(o, moves)
+	switch o.Hold {
+	case client.OrderHoldRetry:
+		w.tellTries(o, moves, calls)
+		w.Next = markup("The next try is %s, by itself.", when(o.ResumesAt))
+	case client.OrderHoldCallback:
+		w.Title = "Waits for the provider’s answer to " + theStep[o.Status]
+		w.Why = markup("The provider has accepted the request, and will report the result.%s", waited(held.At))
+		w.Next = markup("The order goes on with that report. Without one, Pawl asks the provider %s.", when(o.ResumesAt))
+		if o.Action != nil {
+			w.Title, w.Act = "Waits for the customer, who must confirm the payment", "Only the customer can do something: confirm the payment."
+			w.Why = markup("As a rule, they do that with their bank (3-D Secure).%s", waited(held.At))
+			w.Next, w.Money = markup("The order goes on by itself once they have. If not, Pawl asks the provider %s.", when(o.ResumesAt)), "Until then nothing is charged."
+		}
+	case client.OrderHoldScheduled:
+		w.Title = "Waits for the time it was ordered for"
+		w.Why, w.Next = markup("It was placed %s.", ago(o.CreatedAt)), markup("It starts by itself %s.", when(o.ResumesAt))
+	case client.OrderHoldQueued:
+		w.Title = "Waits for its turn"
+		w.Why = markup("Other orders of its kind, such as of the same customer, are under way, and only so many may be.%s", waited(held.At))
+		w.Next = "It starts by itself when one of them has ended."
+	case client.OrderHoldPaused:
+		w.Title, w.Act = "Paused", "It stays so until somebody resumes it."
+		if held.Actor != "" {
+			w.Why = markup("%s paused it %s%s.", held.Actor, ago(held.At), because(held.Reason))
+		}
+	case client.OrderHoldApproval:
+		w.Title, w.Act = "Waits for a person to approve it", "Somebody must approve or reject it."
+		w.Needs, w.Why = &approval, markup("A rule of the policy asks for that before anything is charged.%s", waited(held.At))
+		if !o.ApprovalUntil.IsZero() {
+			end := map[client.OrderApprovalOnTimeout]string{"approve": "approved", "cancel": "canceled"}[o.ApprovalOnTimeout]
+			w.Next = markup("If nobody decides, it is "+cmp.Or(end, "canceled or approved, as its policy says,")+" %s.", when(o.ApprovalUntil))
+		}
+	case client.OrderHoldAttention:
+		why := reasonOf(o.Hold, o.HoldReason)
+		w.Needs, w.Title, w.Act = &why, "Needs a person: "+why.Title, "Somebody must decide: it does not go on by itself."
+		w.Why = markup(meaningOf(o, why)+"%s", waited(held.At))
+	}
+	if !o.CompleteBy.IsZero() && !fsm.State(o.Status).Undoing() {
+		w.Next += markup(" At its deadline, %s, what was done is undone.", when(o.CompleteBy))
+	}
+	return w
+}
+
+// heldBy is the move that began the hold; empty: it is not among these moves.
+func heldBy(o *client.Order, moves []client.Transition) client.Transition {
+	verbs := []string{string(o.Hold), map[client.OrderHold]string{client.OrderHoldAttention: "hold", client.OrderHoldPaused: "pause"}[o.Hold]}
+	for _, m := range moves {
+		if m.Verb != "" && slices.Contains(verbs, m.Verb) {
+			return m
+		}
+	}
+	return client.Transition{}
+}
+
+// callsOfWait is how many of the newest calls of a waiting order are read.
+const callsOfWait = 100
+
+// tellTries says how often the step was tried in vain: since the order came to it, or a person had it tried again.
+func (w *wait) tellTries(o *client.Order, moves []client.Transition, calls []client.Call) {
+	began := time.Time{}
+	if i := slices.IndexFunc(moves, func(m client.Transition) bool { return m.From != m.To || eventOf(&m) != "" }); i >= 0 {
+		began = moves[i].At
+	}
+	tries := slices.DeleteFunc(slices.Clone(calls), func(c client.Call) bool {
+		return c.StartedAt.Before(began) || c.Operation == client.CallOperationLookup
+	})
+	w.Title = "Waits to try " + theStep[o.Status] + " again"
+	switch n := len(tries); n {
+	case 0:
+		w.Title = "Waits for the provider of " + theStep[o.Status]
+		w.Why = markup("No call has been made%s.", since(began))
+	case 1:
+		w.Why = markup("One try has failed, %s: %s.", ago(tries[0].StartedAt), answerTo(&tries[0]))
+	default:
+		all := atLeast(int64(n), len(calls) == callsOfWait && !began.Before(calls[len(calls)-1].StartedAt))
+		w.Why = markup(all+" tries have failed%s, the last %s: %s.", since(tries[n-1].StartedAt), ago(tries[0].StartedAt), answerTo(&tries[0]))
+	}
+	if words := inWords(o.HoldReason); words != o.HoldReason {
+		w.Why += template.HTML(" " + template.HTMLEscapeString(capital(words)) + ".")
+	}
+}
+
+// meaningOf is what a reason means at the step of the order.
+func meaningOf(o *client.Order, why reason) string {
+	if why.Key != "retries_exhausted" {
+		return cmp.Or(why.Meaning, "Pawl can’t go on.")
+	}
+	text := "No try of " + theStep[o.Status] + " has succeeded"
+	if o.InDoubt {
+		text += ", but one without an answer may have been done"
+	}
+	return text + "."
+}
+
+// moneyOf says whether money has moved for an order that is not completed.
+func moneyOf(o *client.Order) string {
+	money, charge := count(o.Amount)+" "+o.Currency, o.Steps.Charge
+	switch {
+	case charge.Undone:
+		return "The charge was undone: nothing is kept of it."
+	case o.Status == client.StatusRefunding:
+		return money + " was charged, or may have been, and is being given back."
+	case charge.Completed && o.Authorized != "":
+		return money + " is authorized, and not taken yet."
+	case charge.Completed && o.Status == client.StatusReleasing:
+		return money + " was charged, and is given back next."
+	case charge.Completed:
+		return money + " was charged."
+	case o.InDoubt && o.Status == client.StatusCharging:
+		return "The customer may have been charged " + money + ", but not twice: all tries have the same key."
+	}
+	return "Nothing was charged."
+}
+
+// markup is a sentence with values in it. Texts are names or words of others.
+func markup(format string, values ...any) template.HTML {
+	for i, value := range values {
+		if text, ok := value.(string); ok {
+			values[i] = isolated(text)
+		}
+	}
+	return template.HTML(fmt.Sprintf(format, values...))
+}
+
+// when is a time to come, as a distance and by the clock.
+func when(at time.Time) template.HTML {
+	if at.IsZero() {
+		return "later"
+	}
+	if time.Until(at) < time.Hour {
+		return markup("%s (%s)", due(at), timeAt(at, "15:04 UTC"))
+	}
+	return markup("%s (%s)", due(at), onDay(at))
+}
+
+// since says when something began, after the rest of a sentence; empty: it is not known.
+func since(at time.Time) template.HTML {
+	if at.IsZero() {
+		return ""
+	}
+	return markup(" since %s (%s)", timeAt(at, "15:04 UTC"), ago(at))
+}
+
+// waited says since when the order has waited, if that is known.
+func waited(at time.Time) template.HTML {
+	if at.IsZero() {
+		return ""
+	}
+	return " It has waited" + since(at) + "."
+}
+
+func because(reason string) template.HTML {
+	if reason == "" {
+		return ""
+	}
+	return markup(": %s", reason)
+}
