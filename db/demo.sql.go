@@ -10,11 +10,11 @@ import (
 )
 
 const demoBooks = `-- name: DemoBooks :one
-SELECT o.completed, o.failed, (o.sold - f.refunded)::text AS kept, (c.charged - o.sold)::text AS under_way
-FROM (SELECT count(*) FILTER (WHERE p.status = 'completed') AS completed, count(*) FILTER (WHERE p.status IN ('failed', 'canceled')) AS failed,
-    coalesce(sum(p.amount::numeric) FILTER (WHERE p.status = 'completed' AND p.currency = $1), 0) AS sold FROM pawl.orders AS p) AS o,
-  (SELECT coalesce(sum(a.amount::numeric), 0) AS charged FROM pawl.charges AS a
-   WHERE a.refunded_at IS NULL AND a.currency = $1) AS c,
+SELECT o.completed, o.failed, c.charges, (c.charged - f.refunded)::text AS kept
+FROM (SELECT count(*) FILTER (WHERE p.status = 'completed') AS completed, count(*) FILTER (WHERE p.status IN ('failed', 'canceled')) AS failed
+   FROM pawl.orders AS p) AS o,
+  (SELECT count(*) AS charges, coalesce(sum(a.amount::numeric) FILTER (WHERE a.currency = $1), 0) AS charged FROM pawl.charges AS a
+   WHERE a.refunded_at IS NULL) AS c,
   (SELECT coalesce(sum(e.amount::numeric), 0) AS refunded FROM pawl.charge_operations AS e
    WHERE e.number > 0 AND e.kind = 'refund' AND e.state = 'done' AND e.currency = $1) AS f
 `
@@ -22,8 +22,8 @@ FROM (SELECT count(*) FILTER (WHERE p.status = 'completed') AS completed, count(
 type DemoBooksRow struct {
 	Completed int64
 	Failed    int64
+	Charges   int64
 	Kept      string
-	UnderWay  string
 }
 
 // Returns totals of the demo's books, in one snapshot. It reads all rows; there are not many. What is refunded on request
@@ -34,8 +34,8 @@ func (q *Queries) DemoBooks(ctx context.Context, currency string) (DemoBooksRow,
 	err := row.Scan(
 		&i.Completed,
 		&i.Failed,
+		&i.Charges,
 		&i.Kept,
-		&i.UnderWay,
 	)
 	return i, err
 }

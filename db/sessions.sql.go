@@ -96,6 +96,20 @@ func (q *Queries) SessionLink(ctx context.Context, arg SessionLinkParams) (time.
 	return expires_at, err
 }
 
+const sessionLinkWorks = `-- name: SessionLinkWorks :one
+SELECT EXISTS (SELECT FROM pawl.sessions AS s JOIN pawl.tokens AS t ON t.id = s.token_id
+  WHERE s.sha256 = sha256($1::bytea) AND s.opened_at IS NULL AND s.expires_at > now()
+    AND t.revoked_at IS NULL AND t.expires_at > now())::boolean AS works
+`
+
+// Reports whether a link can open a session, as open_session decides.
+func (q *Queries) SessionLinkWorks(ctx context.Context, linkSha256 []byte) (bool, error) {
+	row := q.db.QueryRow(ctx, sessionLinkWorks, linkSha256)
+	var works bool
+	err := row.Scan(&works)
+	return works, err
+}
+
 const sessionOpen = `-- name: SessionOpen :one
 SELECT o.name::text AS name, o.expires_at::timestamptz AS expires_at
 FROM pawl.open_session($1::bytea, $2::bytea, $3::bytea,

@@ -3,7 +3,7 @@ package docs
 
 import (
 	"bytes"
-	_ "embed" // the runbook is a file
+	_ "embed" // pages are files
 	"fmt"
 	"html/template"
 	"strings"
@@ -19,6 +19,11 @@ import (
 //
 //go:embed runbook.md
 var Runbook []byte
+
+// Simulator is docs/simulator.md: the faults of the simulated provider.
+//
+//go:embed simulator.md
+var Simulator []byte
 
 // Section is a heading of a page, with what follows up to the next heading.
 type Section struct {

@@ -120,7 +120,18 @@ func (s *server) showLogin(w http.ResponseWriter, r *http.Request) error {
 // showLink does not use up the link, because programs that preview messages open it. The form is sent to the URL of the
 // page: with the link in its action, a link such as ..%2Fapi%2F… could make it lead anywhere.
 func (s *server) showLink(w http.ResponseWriter, r *http.Request) error {
+	err := s.Access.CheckLink(r.Context(), r.PathValue("link"), fromOf(w).address)
+	if errors.Is(err, access.ErrLink) {
+		return noLink(w, r)
+	} else if err != nil {
+		return err
+	}
 	return login{Title: "Sign in to Pawl", Link: true}.show(w, r, http.StatusOK)
+}
+
+func noLink(w http.ResponseWriter, r *http.Request) error {
+	text := "It was used, has expired, or does not exist. If you have signed in with it, you still are."
+	return login{Title: "This link does not work", Text: text, To: askedFor(r)}.show(w, r, http.StatusNotFound)
 }
 
 func (s *server) openSession(w http.ResponseWriter, r *http.Request) error {
@@ -129,7 +140,7 @@ func (s *server) openSession(w http.ResponseWriter, r *http.Request) error {
 	}
 	session, err := s.Access.OpenSession(r.Context(), r.PathValue("link"), s.sessionOf(w, r), fromOf(w).address)
 	if errors.Is(err, access.ErrLink) {
-		return login{Title: "This link does not work", Text: "It was used, has expired, or does not exist."}.show(w, r, http.StatusNotFound)
+		return noLink(w, r)
 	}
 	if err != nil {
 		return err

@@ -173,14 +173,15 @@ func TestLinks(t *testing.T) {
 			}
 		}
 		b.open(t, link)
-		a := b.browse(t, "POST "+link)
-		assert.True(t, a.status == 404 && a.header.Get("Set-Cookie") == "", a.status, a.header)
+		for _, method := range []string{"POST ", "GET "} {
+			a := b.browse(t, method+link)
+			assert.True(t, a.status == 404 && a.header.Get("Set-Cookie") == "" && strings.Contains(a.body, "This link does not work"), method, a.status, a.header)
+		}
 	})
 	t.Run("the page of one that somebody made up leads nowhere", func(t *testing.T) {
 		t.Parallel()
 		a := b.browse(t, "GET /login/..%2Fapi%2Forders%2Forder-1%2Fcancel")
-		assert.True(t, a.status == 200 && !strings.Contains(a.body, "action=") && !strings.Contains(a.body, "order-1"),
-			a.status, a.body)
+		assert.True(t, a.status == 404 && !strings.Contains(a.body, "<form") && !strings.Contains(a.body, "order-1"), a.status, a.body)
 	})
 	t.Run("a cookie is no link, and a link no cookie", func(t *testing.T) {
 		t.Parallel()
@@ -200,6 +201,7 @@ func TestSessionsEnd(t *testing.T) {
 		b.wantSession(t, cookie, 401)
 		link := b.link(t)
 		b.exec(t, `UPDATE pawl.sessions SET expires_at = now() WHERE opened_at IS NULL`)
+		assert.Equal(t, b.browse(t, "GET "+link).status, 404, "an old link looks right")
 		assert.Equal(t, b.browse(t, "POST "+link).status, 404, "an old link opens a session")
 	})
 	t.Run("with their token", func(t *testing.T) {

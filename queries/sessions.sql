@@ -21,6 +21,12 @@ SELECT o.name::text AS name, o.expires_at::timestamptz AS expires_at
 FROM pawl.open_session(@link_sha256::bytea, @cookie_sha256::bytea, @previous_cookie_sha256::bytea,
   nullif(@address::text, '')::inet) AS o (name, expires_at);
 
+-- name: SessionLinkWorks :one
+-- Reports whether a link can open a session, as open_session decides.
+SELECT EXISTS (SELECT FROM pawl.sessions AS s JOIN pawl.tokens AS t ON t.id = s.token_id
+  WHERE s.sha256 = sha256(@link_sha256::bytea) AND s.opened_at IS NULL AND s.expires_at > now()
+    AND t.revoked_at IS NULL AND t.expires_at > now())::boolean AS works;
+
 -- name: SessionGet :one
 -- Returns a session by the hash of its cookie, with its token, and the remaining lifetime of both by the clock of the
 -- database.

@@ -49,26 +49,50 @@ func (c *Control) OpenSession(ctx context.Context, link, previous string, addres
 	hash, linkHash, previousHash := hashOf(cookie), hashOf(link), hashOf(previous)
 	opened := db.SessionOpenRow{}
 	// Not shared: of two requests that open a link, one succeeds.
-	_, err := c.attempt(ctx, attemptBy{address, cookie}, func(ctx context.Context) (_ *Principal, err error) {
+	err := c.tryLink(ctx, attemptBy{address, cookie}, func(ctx context.Context) (err error) {
 		opened, err = c.query.SessionOpen(ctx, db.SessionOpenParams{
 			CookieSha256: hash[:], LinkSha256: linkHash[:], PreviousCookieSha256: previousHash[:], Address: addressText(address),
 		})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	c.sessions.forget(previous)
+	return &Session{Cookie: cookie, Name: "token:" + opened.Name, ExpiresAt: opened.ExpiresAt}, nil
+}
+
+// CheckLink returns ErrLink if a link can't open a session. It does not use the link. Errors: as OpenSession.
+func (c *Control) CheckLink(ctx context.Context, link string, address netip.Addr) error {
+	if c == nil || len(link) != secretLength {
+		return ErrLink
+	}
+	hash := hashOf(link)
+	return c.tryLink(ctx, attemptBy{address, link}, func(ctx context.Context) error {
+		works, err := c.query.SessionLinkWorks(ctx, hash[:])
+		if err == nil && !works {
+			return pgx.ErrNoRows
+		}
+		return err
+	})
+}
+
+// tryLink does something with a link, unless its address has failed too often. No row: ErrLink.
+func (c *Control) tryLink(ctx context.Context, by attemptBy, do func(context.Context) error) error {
+	_, err := c.attempt(ctx, by, func(ctx context.Context) (*Principal, error) {
+		err := do(ctx)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil, &NotIdentified{Reason: ErrLink.Error(), Invalid: true}
 		}
 		return nil, err
 	})
 	if _, unknown := errors.AsType[*NotIdentified](err); unknown {
-		return nil, ErrLink
+		return ErrLink
 	}
-	if _, exceeded := errors.AsType[*Exceeded](err); exceeded {
-		return nil, err
+	if _, exceeded := errors.AsType[*Exceeded](err); exceeded || err == nil {
+		return err
 	}
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
-	}
-	c.sessions.forget(previous)
-	return &Session{Cookie: cookie, Name: "token:" + opened.Name, ExpiresAt: opened.ExpiresAt}, nil
+	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
 
 // EndSession ends the session of a cookie. Other replicas see it within seconds. Errors: ErrUnavailable.

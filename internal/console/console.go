@@ -46,6 +46,7 @@ func New(cfg Config) http.Handler {
 	if c.Lab != nil {
 		c.mux.HandleFunc("GET /console/lab", c.inLab((*visit).showLab))
 		c.mux.HandleFunc("POST /console/lab", c.inLab((*visit).doInLab))
+		c.mux.HandleFunc("GET /console/lab/faults", c.inLab((*visit).showFaults))
 		all.HandleFunc("GET /console/lab/live", c.inLab((*visit).labPokes))
 	}
 	return secured(http.NewCrossOriginProtection().Handler(all))

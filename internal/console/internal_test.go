@@ -158,11 +158,11 @@ func TestStory(t *testing.T) {
 		return text
 	}
 	assert.Equal(t, strings.Join(told(true, true), "\n"), strings.Join([]string{
-		"Charge: It needs a person: Retries are used up, 8 calls in 12m, last error. Put off 1 time, because the provider kept failing. " +
-			"Taken over by another replica 1 time. 8 tries: 8 × HTTP 503 Service Unavailable. Asked the provider 7 times what had become of it: 7 × not done.",
+		"Charge: It needs a person: Retries are used up, 8 calls in 12m, last error. Put off once, because the provider kept failing. " +
+			"Taken over by another replica once. 8 tries: 8 × HTTP 503 Service Unavailable. Asked the provider 7 times what had become of it: 7 × not done.",
 		"Retry requested token:eve it works again:",
-		"Charge: 49.90 USD charged once: its answer was lost, and Pawl found it by asking the provider. 1 try: 1 × no answer in time. " +
-			"Asked the provider 1 time what had become of it: 1 × done.",
+		"Charge: 49.90 USD charged once: its answer was lost, and Pawl found it by asking the provider. 1 try: no answer in time. " +
+			"Asked the provider once what had become of it: done.",
 		"Reservation: Refused: out_of_stock.", "Undo of the charge: Nothing is kept of the charge.", "Failed: out_of_stock.",
 	}, "\n"))
 	assert.Contains(t, told(false, true)[0], "More of it is on another page.")

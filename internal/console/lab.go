@@ -4,10 +4,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"html/template"
 	"net/http"
 	"slices"
 	"strings"
 	"time"
+
+	"pawl/docs"
 )
 
 // Lab causes faults in pawl demo. Its screen works even if no replica does.
@@ -75,12 +78,11 @@ type LabFault struct {
 // LabBooks are the books of both sides, read one after the other. Amounts are decimals in Currency.
 type LabBooks struct {
 	Completed, Failed, UnderWay, Orders int64 // orders of Pawl
-	Charged, ChargedUnderWay            int64 // live charges of the provider: all, and those of orders that are not completed
 	Late                                int64 // charges that came too late, and are not undone yet
 
-	Currency                     string
-	Kept, KeptUnderWay, KeptAll  string // by Pawl's books
-	KeptThereUnderWay, KeptThere string // by those of the provider
+	// What is charged and not undone, by Pawl's books and by those of the provider.
+	Charges, ChargesThere     int64
+	Kept, KeptThere, Currency string
 
 	Repeated int    // requests to the provider, with the key of an earlier one
 	Found    int    // answers that were lost, and found by asking the provider
@@ -91,7 +93,13 @@ type LabBooks struct {
 // AddUp reports whether every completed order is charged at the provider, and each other charge can be of an order that
 // is under way.
 func (b LabBooks) AddUp() bool {
-	return b.ChargedUnderWay >= 0 && b.ChargedUnderWay <= b.UnderWay+b.Late
+	rest := b.ChargesThere - b.Completed
+	return rest >= 0 && rest <= b.UnderWay+b.Late
+}
+
+// Equal reports whether both sides have the same.
+func (b LabBooks) Equal() bool {
+	return b.Charges == b.ChargesThere && parsed(b.Kept).Equal(parsed(b.KeptThere))
 }
 
 // LabProof is the last result of pawl verify for both books.
@@ -125,7 +133,7 @@ func (v *visit) showLabWith(refused error, typed string) error {
 	state := v.console.Lab.State(v.r.Context())
 	p := labPage{LabState: state, Own: field{
 		Name: "rules", Label: "Or your own rules, one per line", Type: "textarea", Value: cmp.Or(typed, strings.Join(state.Rules, "\n")),
-		Help: "As in docs/simulator.md: timeout-after@charge,fraction=0.5 or decline:stolen_card@charge,item=teapot",
+		Help: "Such as timeout-after@charge,fraction=0.5 or decline:stolen_card@charge,item=teapot.",
 	}}
 	wrong, ok := errors.AsType[LabRulesWrong](refused)
 	switch {
@@ -157,6 +165,24 @@ func (v *visit) doInLab() error {
 		return v.showLabWith(err, typed)
 	}
 	return v.redirect("/console/lab")
+}
+
+// showFaults shows what rules can say. Links to other pages become text, because no service serves those.
+func (v *visit) showFaults() error {
+	sections, err := docs.Sections(docs.Simulator, func(to string) string {
+		if strings.HasPrefix(to, "#") {
+			return to
+		}
+		return ""
+	})
+	if err != nil {
+		return err
+	}
+	var text template.HTML
+	for _, section := range sections {
+		text += section.Heading + section.Body
+	}
+	return v.show("runbook", page{Title: "Simulated provider", Data: text})
 }
 
 // Is reports whether these are the rules of the fault.

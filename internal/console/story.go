@@ -286,22 +286,26 @@ func (c *chapter) tellCalls(calls []*client.Call) {
 		c.say("First undid what was tried before: " + answers(voids))
 	}
 	if len(tries) > 1 || len(tries) == 1 && !slices.Contains([]client.CallOutcome{client.CallOutcomeDone, client.CallOutcomeRefused}, tries[0].Outcome) {
-		c.say(fmt.Sprintf("%s: %s", times("try", "tries", len(tries)), answers(tries)))
+		c.say(fmt.Sprintf("%s: %s", times(len(tries), "1 try", "tries"), answers(tries)))
 	}
 	if len(asked) > 0 {
-		c.say(fmt.Sprintf("Asked the provider %s what had become of it: %s", times("time", "times", len(asked)), answers(asked)))
+		c.say(fmt.Sprintf("Asked the provider %s what had become of it: %s", times(len(asked), "once", "times"), answers(asked)))
 	}
 }
 
-func times(one, many string, n int) string {
+// times is how often something was: once, in words.
+func times(n int, once, many string) string {
 	if n == 1 {
-		return "1 " + one
+		return once
 	}
 	return count(n) + " " + many
 }
 
 // answers counts the answers to calls, such as "9 × HTTP 503 Service Unavailable, 1 × done".
 func answers(calls []*client.Call) string {
+	if len(calls) == 1 {
+		return answerTo(calls[0])
+	}
 	var order []string
 	number := map[string]int{}
 	for _, c := range calls {
@@ -371,10 +375,10 @@ func (c *chapter) tellHolds() {
 		}
 	}
 	if putOff > 0 {
-		c.say("Put off " + times("time", "times", putOff) + ", because the provider kept failing")
+		c.say("Put off " + times(putOff, "once", "times") + ", because the provider kept failing")
 	}
 	if takenOver > 0 {
-		c.say("Taken over by another replica " + times("time", "times", takenOver))
+		c.say("Taken over by another replica " + times(takenOver, "once", "times"))
 	}
 }
 

@@ -12,8 +12,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/govalues/decimal"
-
 	"pawl/db"
 	"pawl/internal/books"
 	"pawl/internal/console"
@@ -278,25 +276,11 @@ func (s *stage) readBooks(ctx context.Context) console.LabBooks {
 			kept = m.Kept
 		}
 	}
-	books := console.LabBooks{
+	return console.LabBooks{
 		Completed: ours.Completed, Failed: ours.Failed, UnderWay: all.Orders - ours.Completed - ours.Failed, Orders: all.Orders, Late: all.Late,
-		Charged: charged, ChargedUnderWay: charged - ours.Completed,
-		Currency: currency, Kept: ours.Kept, KeptUnderWay: ours.UnderWay, KeptThere: kept, KeptThereUnderWay: difference(kept, ours.Kept),
+		Charges: ours.Charges, ChargesThere: charged, Currency: currency, Kept: ours.Kept, KeptThere: kept,
 		Repeated: theirs.Repeated, Found: theirs.AnswersFound, Twice: theirs.DoubleLive + theirs.Overlaps + theirs.RepeatedEffects,
 	}
-	books.KeptAll = difference(ours.Kept, difference("0", ours.UnderWay))
-	return books
-}
-
-// difference of two decimals; empty if they are not numbers.
-func difference(a, b string) string {
-	x, errX := decimal.Parse(a)
-	y, errY := decimal.Parse(b)
-	d, err := x.Sub(y)
-	if errX != nil || errY != nil || err != nil {
-		return ""
-	}
-	return d.String()
 }
 
 func (s *stage) summary(ctx context.Context) (sum simulator.Summary, err error) {

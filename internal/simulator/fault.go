@@ -106,7 +106,7 @@ func (r Rule) checked() (Rule, error) {
 		is   bool
 		text string
 	}{
-		{!slices.Contains(faults, r.Fault), fmt.Sprintf("there is no fault %q", r.Fault)},
+		{!slices.Contains(faults, r.Fault), fmt.Sprintf("there is no fault %q; there are %s", r.Fault, names())},
 		{err != nil, "amount: must be a decimal number"},
 		{r.Step != "" && prefixes[r.Step] == [2]string{}, "step: must be charge, reserve or confirm"},
 		{!slices.Contains(operations, r.Operation), "operation: must be one of " + strings.Join(operations, ", ")},
@@ -122,6 +122,15 @@ func (r Rule) checked() (Rule, error) {
 		}
 	}
 	return r, nil
+}
+
+// names lists the faults as rules in short name them.
+func names() string {
+	var all []string
+	for _, fault := range faults {
+		all = append(all, strings.ReplaceAll(string(fault), "_", "-"))
+	}
+	return strings.Join(all, ", ")
 }
 
 var operations = []string{
