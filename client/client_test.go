@@ -183,9 +183,7 @@ func TestProblem(t *testing.T) {
 	})
 	var problem *Problem
 	_, err := c.Health(t.Context())
-	if !errors.As(err, &problem) || problem.Code != ProblemCodeOverloaded || problem.RetryAfter < 50*time.Minute {
-		t.Fatal(err)
-	}
+	assert.Require(t, errors.As(err, &problem) && problem.Code == ProblemCodeOverloaded && problem.RetryAfter >= 50*time.Minute, err)
 	assert.Equal(t, "503 overloaded: Too much. /amount is odd. (request r-1)", problem.Error(), problem)
 	_, err = c.Livez(t.Context())
 	assert.True(t, errors.As(err, &problem) && problem.Code == "" && problem.Status == http.StatusServiceUnavailable,
@@ -254,9 +252,7 @@ func TestEventsEndWithTheirContext(t *testing.T) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	})
 	for _, err := range c.Events(ctx, ListEventsParams{}) {
-		if err == nil {
-			t.Fatal("an event out of nowhere")
-		}
+		assert.Require(t, err != nil, "an event out of nowhere")
 	}
 	assert.Equal(t, tries, 3, "tries")
 }
@@ -432,9 +428,7 @@ func TestProcessAllEnds(t *testing.T) {
 			reading = false
 		}
 		for p, err := range c.ProcessAll(ctx, endless) {
-			if err != nil || len(p.Order.OrderID) != len(NewID()) {
-				t.Fatalf("%+v, %v", p, err)
-			}
+			assert.Require(t, err == nil && len(p.Order.OrderID) == len(NewID()), p, err)
 			break
 		}
 		assert.True(t, !reading, "the sequence is still read")

@@ -52,9 +52,7 @@ func TestCancel(t *testing.T) {
 			b.setStock(t, "widget", 5)
 			b.hold(t, state, "held")
 			order, err := b.engine.Do(t.Context(), engine.Request{Verb: orders.Cancel, OrderID: "held", Actor: "ann", Reason: "changed her mind"})
-			if err != nil || order.Status != fsm.Canceled {
-				t.Fatalf("%v %+v", err, order)
-			}
+			assert.Require(t, err == nil && order.Status == fsm.Canceled, err, order)
 			b.sameAsStored(t, order)
 			b.undone(t, "held", way)
 			said := value[string](t, b.Pool, `SELECT actor || ': ' || reason FROM books.transitions WHERE verb = 'cancel'`)

@@ -478,9 +478,8 @@ func TestCallbackWhileTheRunEndsDrivesTheOrder(t *testing.T) {
 	eventually(t, "the order waits", func() bool {
 		return held.Load() && value[bool](t, s.Pool, `SELECT coalesce(hold = 'callback', false) FROM orders`)
 	})
-	if r, err := s.engine.Answer(t.Context(), s.tokenOf(t, "one"), engine.CallbackResult{Outcome: "done"}); err != nil || !r.Accepted {
-		t.Fatalf("%+v, %v", r, err)
-	}
+	r, err := s.engine.Answer(t.Context(), s.tokenOf(t, "one"), engine.CallbackResult{Outcome: "done"})
+	assert.Require(t, err == nil && r.Accepted, r, err)
 	eventually(t, "the order is woken", s.answers(t, true, `SELECT hold IS NULL FROM orders`))
 	release()
 	reaches(t, s.Pool, "one", "completed")
@@ -542,9 +541,8 @@ func TestPermitGrantedWhileTheRunEndsDrivesTheOrder(t *testing.T) {
 	eventually(t, "the second waits for its permit", func() bool {
 		return held.Load() && value[bool](t, s.Pool, `SELECT coalesce(hold = 'queued', false) FROM orders WHERE order_id = 'second'`)
 	})
-	if r, err := s.engine.Answer(t.Context(), s.tokenOf(t, "first"), engine.CallbackResult{Outcome: "done"}); err != nil || !r.Accepted {
-		t.Fatalf("%+v, %v", r, err)
-	}
+	r, err := s.engine.Answer(t.Context(), s.tokenOf(t, "first"), engine.CallbackResult{Outcome: "done"})
+	assert.Require(t, err == nil && r.Accepted, r, err)
 	eventually(t, "the second was given its permit", s.answers(t, 2, `SELECT count(*) FROM transitions WHERE verb = 'permit'`))
 	release()
 	reaches(t, s.Pool, "second", "completed")

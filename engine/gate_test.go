@@ -137,9 +137,7 @@ func TestCustomerIsPartOfTheInput(t *testing.T) {
 		t.Helper()
 		_, err := s.engine.Process(t.Context(), what)
 		var conflict *orders.Conflict
-		if !errors.As(err, &conflict) {
-			t.Fatalf("no conflict: %v", err)
-		}
+		assert.Require(t, errors.As(err, &conflict), "no conflict", err)
 		for i := range want {
 			if want[i].Sent == "" { // a time
 				want[i] = orders.Difference{Pointer: want[i].Pointer, Stored: conflict.Differences[i].Stored,

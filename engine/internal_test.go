@@ -53,9 +53,8 @@ func TestHotItemsAreWhatWritesStockRows(t *testing.T) {
 		return r
 	}
 	e.hot.add([]*run{of(fsm.Reserving, "locked")})
-	if n := e.hot.holds(&Input{Item: "locked"}); n != 1 {
-		t.Fatalf("%d orders of the locked item", n)
-	}
+	n := e.hot.holds(&Input{Item: "locked"})
+	assert.Require(t, n == 1, n, "orders of the locked item")
 	runs := []*run{of(fsm.Charging, "locked"), of(fsm.Confirming, "locked"), of(fsm.Reserving, "free"), of(fsm.Refunding, "locked")}
 	fast := e.hot.divert(runs)
 	assert.True(t, len(fast) == 3 && fast[0] == runs[0] && fast[1] == runs[2] && fast[2] == runs[3], len(fast), "go the fast way")

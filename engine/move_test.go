@@ -290,9 +290,7 @@ func TestMoveTheMachineDoesNotKnow(t *testing.T) {
 			END $$`)
 			b.exec(t, `CREATE TRIGGER jump BEFORE UPDATE ON orders FOR EACH ROW EXECUTE FUNCTION jump()`)
 			o, err := deref(b.engine.Process(within(t, patience), request("order")))
-			if err == nil || o.Status != "" {
-				t.Fatalf("told %s, %v", o.Status, err)
-			}
+			assert.Require(t, err != nil && o.Status == "", "told", o.Status, err)
 			stored := newGhost(b.Pool).stored(t, "order")[0]
 			if string(stored.Status) != to || text(stored.HoldReason) != heldFor {
 				t.Errorf("%s, held for %q", stored.Status, text(stored.HoldReason))

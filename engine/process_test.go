@@ -120,9 +120,7 @@ func TestProcessConflict(t *testing.T) {
 		for _, send := range []func(context.Context, engine.Input) (*orders.Order, error){b.engine.Process, b.engine.Admit} {
 			_, err := send(t.Context(), other)
 			var conflict *orders.Conflict
-			if !errors.As(err, &conflict) || !slices.Equal(conflict.Differences, all) {
-				t.Fatal(err)
-			}
+			assert.Require(t, errors.As(err, &conflict) && slices.Equal(conflict.Differences, all), err)
 			b.sameAsStored(t, conflict.Order)
 		}
 	})
@@ -257,9 +255,7 @@ func TestAdmit(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	order, err := deref(b.engine.Admit(t.Context(), request("stored")))
-	if err != nil || order.OrderNo == 0 || order.OrderID != "stored" {
-		t.Fatalf("%v %+v", err, order)
-	}
+	assert.Require(t, err == nil && order.OrderNo != 0 && order.OrderID == "stored", err, order)
 	reaches(t, b.Pool, "stored", "completed")
 	order, err = deref(b.engine.Admit(t.Context(), request("stored")))
 	assert.True(t, err == nil && order.Status == fsm.Completed, err, order)

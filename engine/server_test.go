@@ -168,9 +168,7 @@ func TestBehindPooler(t *testing.T) {
 			assert.NoError(t, assert.Err(migrations.Up(t.Context(), behind)))
 		}
 		list, err := migrations.Status(t.Context(), behind)
-		if err != nil || len(list) == 0 {
-			t.Fatal(list, err)
-		}
+		assert.Require(t, err == nil && len(list) != 0, list, err)
 		for _, m := range list {
 			assert.True(t, m.Applied, m.Name, "is not applied")
 		}
@@ -230,9 +228,8 @@ func TestDriver(t *testing.T) {
 						n++
 					}
 					err := sendInVain(t, b, vain{mode, f, send})
-					if got := value[int](t, b.Pool, `SELECT c.n FROM counter AS c WHERE c.id = $1`, i); got != n {
-						t.Fatalf("%s, %s: executed %d times", name, f, got-n+1)
-					}
+					got := value[int](t, b.Pool, `SELECT c.n FROM counter AS c WHERE c.id = $1`, i)
+					assert.Require(t, got == n, name, f, "executed", got-n+1, "times")
 					assert.Equal(t, pg.FaultOf(err), pg.Unknown, name, f, err, "is not unknown")
 				}
 			}

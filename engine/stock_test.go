@@ -493,9 +493,8 @@ func TestStockThatNobodyWaitsForIsNotSet(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
 	defer cancel()
-	if _, err := busy.ChangeStock(ctx, setTo("widget", 1, 0)); !errors.Is(err, orders.ErrUnavailable) {
-		t.Fatal(err)
-	}
+	_, err := busy.ChangeStock(ctx, setTo("widget", 1, 0))
+	assert.Require(t, errors.Is(err, orders.ErrUnavailable), err)
 	b.setStock(t, "widget", 1000)
 	for _, tx := range holders {
 		assert.NoError(t, tx.Rollback(t.Context()))

@@ -226,9 +226,7 @@ func TestErrorGroups(t *testing.T) {
 	dbtest.SkipIfShort(t)
 	s := troubled(t)
 	found, err := s.engine.Orders.ErrorGroups(t.Context())
-	if err != nil || found.More {
-		t.Fatal(found, err)
-	}
+	assert.Require(t, err == nil && !found.More, found, err)
 	for _, g := range found.Groups {
 		o := s.get(t, g.Example)
 		began := value[time.Time](t, s.Pool, `SELECT at FROM transitions WHERE order_no = $1 AND seq = $2`, o.OrderNo, o.Seq)

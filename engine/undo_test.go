@@ -320,9 +320,7 @@ func TestAVoidThatKillsItsDriverIsHeld(t *testing.T) {
 		}
 		rows, err := g.query.CallsBegin(t.Context(), db.CallsBeginParams{OrderNos: []int64{o.OrderNo}, Expected: o.Status, Fence: o.Fence, Seq: o.Seq,
 			Step: "charge", Operation: "undo", UndoReferences: []string{""}, Generation: new(int32(0)), CallSeconds: 1, LeaseSeconds: 1})
-		if err != nil || len(rows) != 1 {
-			t.Fatalf("%v, begun: %v", err, rows)
-		}
+		assert.Require(t, err == nil && len(rows) == 1, err, "begun", rows)
 		assert.NoError(t, assert.Err(database.Pool.Exec(t.Context(), `UPDATE orders SET due_at = now()`)))
 		g.claim(t, "one")
 	}

@@ -278,9 +278,8 @@ func whoAmI(t *testing.T, api http.Handler, from string, header ...string) (c ca
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api/me", nil)
 	r.RemoteAddr = from
 	a := send(t, api, r, header...)
-	if err := json.Unmarshal([]byte(a.body), &c); err != nil || a.status != http.StatusOK || c.Roles == nil || c.Operations == nil {
-		t.Fatalf("%d %s: %v", a.status, a.body, err)
-	}
+	err := json.Unmarshal([]byte(a.body), &c)
+	assert.Require(t, err == nil && a.status == http.StatusOK && c.Roles != nil && c.Operations != nil, a.status, a.body, err)
 	return c
 }
 

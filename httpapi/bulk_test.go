@@ -24,9 +24,7 @@ func (b *bundle) bulkOf(t testing.TB, target, body string, header ...string) (ou
 }) {
 	t.Helper()
 	a := b.call(t, "POST /api/bulk/"+target, body, header...)
-	if a.status != 200 {
-		t.Fatalf("%d %s", a.status, a.body)
-	}
+	assert.Require(t, a.status == 200, a.status, a.body)
 	assert.NoError(t, json.Unmarshal([]byte(a.body), &out))
 	return out
 }

@@ -43,15 +43,11 @@ func withProvider(t *testing.T) (b *bundle, path func() string) {
 	return b, func() string {
 		deadline := time.Now().Add(patience)
 		for last.Load() == nil {
-			if time.Now().After(deadline) {
-				t.Fatal("the provider is not called")
-			}
+			assert.Require(t, !time.Now().After(deadline), "the provider is not called")
 		}
 		url, _ := last.Load().(string)
 		path, found := strings.CutPrefix(url, "https://shop.example/pawl")
-		if !found {
-			t.Fatalf("the callback is to go to %s", url)
-		}
+		assert.Require(t, found, "the callback is to go to", url)
 		return path
 	}
 }
@@ -83,9 +79,8 @@ func TestCallback(t *testing.T) {
 	}
 	post(`{"outcome":"done","outcome":"refused"}`).wantProblem(t, 400, "malformed_json")
 	post(strings.Repeat(" ", 70_000)).wantProblem(t, 413, "body_too_large")
-	if n := b.count(t, `SELECT count(*) FROM step_answers`); n != 0 {
-		t.Fatalf("%d answers", n)
-	}
+	n := b.count(t, `SELECT count(*) FROM step_answers`)
+	assert.Require(t, n == 0, n, "answers")
 	for _, body := range []string{
 		`{"outcome":"refused","code":"no\u0000 pm_0123456789","detail":null,"reference":""}`,
 		`{"outcome":"refused","code":"no\u0000 pm_0123456789"}`,
@@ -123,9 +118,8 @@ func TestCalls(t *testing.T) {
 	assert.Contains(t, b.get(t, "/api/orders/o").body, `"charge":{"completed":true,"reference":"ref-1"}`)
 	page := b.get(t, "/api/orders/o/calls")
 	var got struct{ Calls []call }
-	if err := json.Unmarshal([]byte(page.body), &got); err != nil || len(got.Calls) != 1 {
-		t.Fatalf("%s, %v", page.body, err)
-	}
+	err := json.Unmarshal([]byte(page.body), &got)
+	assert.Require(t, err == nil && len(got.Calls) == 1, page.body, err)
 	first := got.Calls[0]
 	if first.Call != 1 || first.Step != "charge" || first.Operation != "do" || first.Outcome != "waiting" || first.Reference != "r" ||
 		*first.Policy != 1 || first.FinishedAt.Before(first.StartedAt) {

@@ -53,9 +53,8 @@ func TestTooManyIdleConnections(t *testing.T) {
 		conn := dial(t, address)
 		if i%2 == 0 { // the others never say anything
 			write(t, conn, askLivez)
-			if a := readAnswer(t, bufio.NewReader(conn)); a.status != 200 {
-				t.Fatal(a)
-			}
+			a := readAnswer(t, bufio.NewReader(conn))
+			assert.Require(t, a.status == 200, a)
 		}
 		// It has its answer before the server takes it for idle, and until then it does not make room.
 		eventually(t, "it waits", func() bool { return waitingIn(server.connections) == min(i+1, 8) })
@@ -156,9 +155,7 @@ func TestWhoMakesRoom(t *testing.T) {
 			var open []*connection
 			for i, text := range c.open {
 				open = append(open, from(all, text, i))
-				if victim := all.admit(open[i]); victim != nil {
-					t.Fatal("no room at the beginning")
-				}
+				assert.Require(t, all.admit(open[i]) == nil, "no room at the beginning")
 			}
 			comes := from(all, c.comes, len(open))
 			victim := all.admit(comes)

@@ -82,9 +82,7 @@ func TestEventsOfOrders(t *testing.T) {
 	cursor := "oldest"
 	for len(got) < len(want) {
 		page := b.eventsAt(t, "?limit=4&wait=60&after="+cursor)
-		if len(page.Events) == 0 {
-			t.Fatal("no event in a minute, after ", got)
-		}
+		assert.Require(t, len(page.Events) != 0, "no event in a minute, after", got)
 		got, cursor = append(got, typesOf(t, page.Events)...), page.NextCursor
 		for _, body := range page.Events {
 			bodies = append(bodies, string(body))
@@ -277,9 +275,7 @@ func TestStreamEndsWithTheRight(t *testing.T) {
 	})
 	t.Cleanup(control.Stop) // before the pool is closed
 	s := openStream(t, listen(t, b.api, patience), "/api/events")
-	if lines := s.block(); lines == nil {
-		t.Fatal("it ended before")
-	}
+	assert.Require(t, s.block() != nil, "it ended before")
 	if _, err := access.Create(t.Context(), db.New(b.Pool),
 		access.Template{Name: "shop", Roles: access.Roles{access.Submit}, Lifetime: time.Hour, Actor: "test"}); err != nil {
 		t.Fatal(err)

@@ -230,10 +230,8 @@ func TestRepeatedOrdersWithOtherInput(t *testing.T) {
 	}
 	timed := `,"startAt":"` + soon + `","completeBy":"` + end + `","reservationTtl":60,"metadata":{"b":"2","a":"\u00e9"}`
 	for _, request := range []struct{ orderID, terms string }{{"timed", timed}, {"plain", ""}} {
-		if a := b.process(t, terms(request.orderID, request.terms), "Prefer", "respond-async"); a.status > 202 ||
-			strings.Contains(a.body, "ignoredFields") {
-			t.Fatal(a.body)
-		}
+		a := b.process(t, terms(request.orderID, request.terms), "Prefer", "respond-async")
+		assert.Require(t, a.status <= 202 && !strings.Contains(a.body, "ignoredFields"), a.body)
 	}
 	for _, c := range []struct{ orderID, more, differs, stored string }{
 		{"timed", `,"startAt":"` + later + `"`, "/startAt", soon}, {"timed", `,"completeBy":"` + in(4) + `"`, "/completeBy", end},
@@ -345,9 +343,7 @@ func testServer(t *testing.T, cfg Config) (*server, *bytes.Buffer) {
 	var logged bytes.Buffer
 	cfg.Log = slog.New(slog.NewTextHandler(&logged, nil))
 	s, ok := New(nil, cfg).(*server)
-	if !ok {
-		t.Fatal("not a server")
-	}
+	assert.Require(t, ok, "not a server")
 	return s, &logged
 }
 

@@ -155,9 +155,7 @@ func (b *bundle) doneOnce(t *testing.T, op *huma.Operation, once done) {
 	}
 	first := sent(name+" key", body)
 	again := sent(`"`+name+` key"`, body)
-	if first.status/100 != 2 || again.status/100 != 2 {
-		t.Fatalf("%d %s\nagain %d %s", first.status, first.body, again.status, again.body)
-	}
+	assert.Require(t, first.status/100 == 2 && again.status/100 == 2, first.status, first.body, "again", again.status, again.body)
 	other := sent(name+" key", strings.TrimSuffix(body, "}")+`,"metadata":{"a":"b"}}`)
 	if op.OperationID != "processOrder" {
 		other = sent(name+" key", strings.ReplaceAll(body, "the reason", "another"))
@@ -322,9 +320,7 @@ func TestMissingPreconditionsAreNamed(t *testing.T) {
 	for request, names := range map[string]string{"PUT /api/inventory/none": "If-Match If-None-Match",
 		"PUT /api/webhook-endpoints/" + b.endpointCalled(t, "precondition"): "If-Match"} {
 		p := b.call(t, request, `{"onHand":7,"url":"http://127.0.0.1:9/other"}`).wantProblem(t, 428, "precondition_required")
-		if len(p.Errors) != 1 || p.Errors[0].Header != "If-Match" || p.Errors[0].Code != "required" {
-			t.Fatalf("%s: %+v", request, p)
-		}
+		assert.Require(t, len(p.Errors) == 1 && p.Errors[0].Header == "If-Match" && p.Errors[0].Code == "required", request, p)
 		for name := range strings.FieldsSeq(names) {
 			assert.Contains(t, p.Errors[0].Header+p.Errors[0].Detail, name, request, p.Errors[0])
 		}

@@ -23,9 +23,7 @@ var dollars, _ = iso4217.Find("USD")
 func faultsOf(t *testing.T, err error) (status int, faults []string) {
 	t.Helper()
 	var p *problem
-	if !errors.As(err, &p) {
-		t.Fatalf("not a problem: %v", err)
-	}
+	assert.Require(t, errors.As(err, &p), "not a problem", err)
 	for _, f := range p.Errors {
 		faults = append(faults, f.Pointer+" "+f.Code)
 	}
@@ -380,9 +378,8 @@ func agrees(t *testing.T, data []byte, in *engine.Input) {
 	if other.OrderID != in.OrderID || other.Item != in.Item || other.Currency != in.Currency {
 		t.Fatalf("%q is read as %+v, and by encoding/json as %+v", data, *in, other)
 	}
-	if n, _ := other.Quantity.Int64(); int32(n) != in.Quantity {
-		t.Fatalf("%q: quantity %d, not %s", data, in.Quantity, other.Quantity)
-	}
+	n, _ := other.Quantity.Int64()
+	assert.Require(t, int32(n) == in.Quantity, data, "quantity", in.Quantity, "not", other.Quantity)
 	var metadata map[string]string
 	if in.Metadata != nil {
 		assert.NoError(t, json.Unmarshal(in.Metadata, &metadata), "metadata is stored as", in.Metadata)
@@ -434,14 +431,11 @@ func FuzzParseAmount(f *testing.F) {
 		}
 		amount, code, detail := parseAmount(numberIn([]byte(text)), digits)
 		if code != "" {
-			if detail == "" {
-				t.Fatal("a fault without detail")
-			}
+			assert.Require(t, detail != "", "a fault without detail")
 			return
 		}
-		if amount.Scale() != digits || amount.Prec()-amount.Scale() > maxWhole || amount.IsNeg() {
-			t.Fatalf("%q with %d digits was accepted as %s", text, digits, amount)
-		}
+		assert.Require(t, amount.Scale() == digits && amount.Prec()-amount.Scale() <= maxWhole && !amount.IsNeg(),
+			text, "with", digits, "digits was accepted as", amount)
 		sameAmount(t, text, amount.String())
 	})
 }

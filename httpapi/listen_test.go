@@ -217,9 +217,8 @@ func TestRequestsWithAnUnclearEnd(t *testing.T) {
 			conn := dial(t, address)
 			r := bufio.NewReader(conn)
 			write(t, conn, "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n") // it is one that was used before
-			if a := readAnswer(t, r); a.status != http.StatusOK {
-				t.Fatal(a)
-			}
+			a := readAnswer(t, r)
+			assert.Require(t, a.status == http.StatusOK, a)
 			write(t, conn, "POST /api/orders/process HTTP/"+c.version+"\r\nHost: localhost\r\n"+c.head+"\r\n"+c.body+hidden)
 			var got []int
 			for {

@@ -21,9 +21,7 @@ func policyBody(t testing.TB, source string) string {
 // policyIn is a policy as an answer has it.
 func policyIn(t testing.TB, a answer) (p policyVersion) {
 	t.Helper()
-	if a.status != http.StatusOK {
-		t.Fatalf("%d %s", a.status, a.body)
-	}
+	assert.Require(t, a.status == http.StatusOK, a.status, a.body)
 	assert.NoError(t, json.Unmarshal([]byte(a.body), &p))
 	return p
 }

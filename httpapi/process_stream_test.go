@@ -51,9 +51,7 @@ func (b *bundle) processLines(t testing.TB, body string, header ...string) (line
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/api/orders/process", strings.NewReader(body))
 	a := send(t, b.api, r, append(header, "Content-Type", ndjson)...)
-	if a.status != http.StatusOK || a.header.Get("Content-Type") != ndjson {
-		t.Fatalf("%d %v: %s", a.status, a.header, a.body)
-	}
+	assert.Require(t, a.status == http.StatusOK && a.header.Get("Content-Type") == ndjson, a.status, a.header, a.body)
 	for text := range strings.Lines(a.body) {
 		lines = append(lines, lineOf(t, text))
 	}
@@ -269,9 +267,7 @@ func TestManyOrderLines(t *testing.T) {
 			if (line.Line-1)%100 == 17 {
 				want = fmt.Sprint(line.Line, " 400 malformed_json")
 			}
-			if line.String() != want {
-				t.Fatalf("%s, want %s", line, want)
-			}
+			assert.Require(t, line.String() == want, line, want)
 		}
 		sending.Wait()
 		if l.answers.Err() != nil || slices.ContainsFunc(answered, func(n int) bool { return n != 1 }) {
@@ -346,9 +342,7 @@ func TestOrderLinesWhoseAnswersAreNotRead(t *testing.T) {
 			break
 		}
 	}
-	if sent == 100_000 {
-		t.Fatal("it reads without end")
-	}
+	assert.Require(t, sent != 100_000, "it reads without end")
 	assert.Eventually(t, "what was read is done", func() bool {
 		return b.count(t, `SELECT count(*) FROM orders WHERE status <> 'completed'`) == 0 && b.engine.InFlight() == 0
 	})

@@ -68,9 +68,8 @@ func TestProcess(t *testing.T) {
 		t.Parallel()
 		b.stock(t, "rare", `{"onHand":1}`).wantStatus(t, 200)
 		o := b.process(t, `{"orderId":"late","amount":5,"item":"rare","quantity":2}`).wantStatus(t, 200)
-		if o.Status != "failed" || o.Failure == nil || o.Failure.Step != "reserve" || o.Failure.Code != "out_of_stock" {
-			t.Fatalf("%+v", o)
-		}
+		assert.Require(t, o.Status == "failed" && o.Failure != nil && o.Failure.Step == "reserve" && o.Failure.Code == "out_of_stock",
+			o)
 		s := o.Steps["charge"]
 		assert.True(t, !s.Completed && s.Undone && !o.Steps["reserve"].Undone && !o.FinishedAt.IsZero(), o)
 	})
@@ -166,9 +165,7 @@ func TestProcessFiftyAtOnce(t *testing.T) {
 	}
 	wg.Wait()
 	for _, a := range answers {
-		if a.status != 200 || a.body != answers[0].body {
-			t.Fatalf("%d %s", a.status, a.body)
-		}
+		assert.Require(t, a.status == 200 && a.body == answers[0].body, a.status, a.body)
 	}
 	assert.Equal(t, b.count(t, `SELECT count(*) FROM charges`), 1, "charges")
 }
@@ -228,9 +225,8 @@ func TestProcessRespondAsync(t *testing.T) {
 	if a.status != 202 && a.status != 200 {
 		t.Fatal(a)
 	}
-	if n := b.count(t, `SELECT count(*) FROM orders WHERE order_id = $1`, "new"); n != 1 {
-		t.Fatalf("%d orders are stored when the answer is there", n)
-	}
+	n := b.count(t, `SELECT count(*) FROM orders WHERE order_id = $1`, "new")
+	assert.Require(t, n == 1, n, "orders are stored when the answer is there")
 	b.process(t, ask("new")).wantStatus(t, 200) // and it goes on without the caller
 	a = b.process(t, ask("new"), "Prefer", "respond-async, wait=5")
 	if a.wantStatus(t, 200); a.header.Get("Preference-Applied") != "wait=5" {
@@ -477,9 +473,7 @@ func finishedOrder() orders.Order {
 // checking and writing one order.
 func BenchmarkProcessWithoutEngine(b *testing.B) {
 	s, ok := New(nil, Config{}).(*server)
-	if !ok {
-		b.Fatal("not a server")
-	}
+	assert.Require(b, ok, "not a server")
 	o := finishedOrder()
 	rules["POST /api/orders/bench"] = rules["processOrder"]
 	s.handle("POST /api/orders/bench", s.answered(s.sameOrigin(func(w http.ResponseWriter, r *http.Request) error {

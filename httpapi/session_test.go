@@ -37,9 +37,7 @@ func (b *bundle) link(t testing.TB) string {
 func (b *bundle) open(t testing.TB, link string, header ...string) (cookie string) {
 	t.Helper()
 	a := b.browse(t, "POST "+link, header...)
-	if a.status != http.StatusOK || !strings.Contains(a.body, "token:maria") {
-		t.Fatalf("%d %s", a.status, a.body)
-	}
+	assert.Require(t, a.status == http.StatusOK && strings.Contains(a.body, "token:maria"), a.status, a.body)
 	cookie, rest, _ := strings.Cut(a.header.Get("Set-Cookie"), "; ")
 	if rest != "Path=/; HttpOnly; Secure; SameSite=Lax" || !regexp.MustCompile(`^__Host-pawl-session=\w{43}$`).MatchString(cookie) {
 		t.Fatal("Set-Cookie", a.header.Get("Set-Cookie"))
@@ -168,9 +166,8 @@ func TestLinks(t *testing.T) {
 		link := b.link(t)
 		for range 2 {
 			a := b.browse(t, "GET "+link)
-			if a.status != 200 || !strings.Contains(a.body, `<form method="post">`) || a.header.Get("Set-Cookie") != "" {
-				t.Fatalf("%d %v %s", a.status, a.header, a.body)
-			}
+			assert.Require(t, a.status == 200 && strings.Contains(a.body, `<form method="post">`) && a.header.Get("Set-Cookie") == "",
+				a.status, a.header, a.body)
 		}
 		b.open(t, link)
 		for _, method := range []string{"POST ", "GET "} {
@@ -273,9 +270,7 @@ func TestPagesThatListen(t *testing.T) {
 	var streams []*sse
 	for range 4 {
 		s, status, _ := askForStream(t, address, "/console/live")
-		if status != http.StatusOK {
-			t.Fatal(status)
-		}
+		assert.Require(t, status == http.StatusOK, status)
 		streams = append(streams, s)
 	}
 	if _, status, _ := askForStream(t, address, "/console/live"); status != http.StatusServiceUnavailable {

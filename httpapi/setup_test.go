@@ -229,17 +229,13 @@ func (a answer) wantProblem(t testing.TB, status int, code string) shape {
 		t.Fatalf("%d %s: %s, want problem %d", a.status, a.header.Get("Content-Type"), a.body, status)
 	}
 	p := a.decoded(t)
-	if p.Code != code || p.Type != "/problems/"+code {
-		t.Fatalf("code %s, want %s: %s", p.Code, code, a.body)
-	}
+	assert.Require(t, p.Code == code && p.Type == "/problems/"+code, "code", p.Code, code, a.body)
 	return p
 }
 
 func (a answer) wantStatus(t testing.TB, status int) shape {
 	t.Helper()
-	if a.status != status {
-		t.Fatalf("%d: %s, want %d", a.status, a.body, status)
-	}
+	assert.Require(t, a.status == status, a.status, a.body, status)
 	return a.decoded(t)
 }
 

@@ -42,9 +42,8 @@ func TestUp(t *testing.T) {
 		first := build(t, func(files fstest.MapFS) {
 			maps.DeleteFunc(files, func(name string, _ *fstest.MapFile) bool { return name != "00001_orders.sql" })
 		})
-		if err := migrations.UpOf(t.Context(), url, first); err != nil || applied(t, url) != 1 {
-			t.Fatal(err)
-		}
+		err := migrations.UpOf(t.Context(), url, first)
+		assert.Require(t, err == nil && applied(t, url) == 1, err)
 		sixAtOnce(t, url)
 		whole(t, url)
 	})
@@ -60,14 +59,11 @@ func TestDown(t *testing.T) {
 	url := dbtest.Empty(t)
 	empty := schema(t, url)
 	all, err := migrations.Up(t.Context(), url)
-	if err != nil || len(all) != len(names(t)) {
-		t.Fatalf("applied %v: %v", all, err)
-	}
+	assert.Require(t, err == nil && len(all) == len(names(t)), "applied", all, err)
 	migrated := schema(t, url)
 	for before := migrated; len(all) > 0; all = all[:len(all)-1] {
-		if got := applied(t, url); got != len(all) {
-			t.Fatalf("%d applied, want %d", got, len(all))
-		}
+		got := applied(t, url)
+		assert.Require(t, got == len(all), got, "applied, want", len(all))
 		refuseDown(t, url, all[len(all)-1])
 		if schema(t, url) != before {
 			t.Fatalf("%s was rolled back", all[len(all)-1])

@@ -245,9 +245,7 @@ func TestReadersSeeTheBooks(t *testing.T) {
 	rows, err := conn.Query(t.Context(), `SELECT viewname::text FROM pg_views WHERE schemaname = 'books'`)
 	assert.NoError(t, err)
 	views, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil || len(views) < 8 {
-		t.Fatal(views, err)
-	}
+	assert.Require(t, err == nil && len(views) >= 8, views, err)
 	for _, view := range views {
 		var all string
 		assert.NoError(t, conn.QueryRow(t.Context(), `SELECT coalesce(jsonb_agg(v), '[]')::text FROM books.`+view+` AS v`).Scan(&all),
@@ -269,9 +267,7 @@ func TestServiceMaySendItsStatements(t *testing.T) {
 	r := makeRoles(t)
 	conn := r.as(t, "serve")
 	files, err := filepath.Glob("../db/*.sql.go")
-	if err != nil || len(files) < 10 {
-		t.Fatal(files, err)
-	}
+	assert.Require(t, err == nil && len(files) >= 10, files, err)
 	seen := 0
 	dbtest.Generated(t, files, func(name, sql string) {
 		seen++

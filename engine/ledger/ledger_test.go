@@ -91,9 +91,8 @@ func TestMoves(t *testing.T) {
 			}
 
 			moved := l.move(set)
-			if len(moved) != 1 || moved[0].OrderNo != no || moved[0].ToStatus != m.to || moved[0].Seq != set.Seq+1 {
-				t.Fatalf("moved %+v", moved)
-			}
+			assert.Require(t, len(moved) == 1 && moved[0].OrderNo == no && moved[0].ToStatus == m.to && moved[0].Seq == set.Seq+1,
+				"moved", moved)
 			l.stands(set, moved[0], m.outcome)
 			assert.Equal(t, l.books(), m.books, "books")
 			l.stays(set) // the compare-and-set is lost the second time

@@ -68,9 +68,7 @@ func TestReserve(t *testing.T) {
 		left := l.orders(fsm.Reserving, "widget", 10, 8, 3, 2, 2, 1, 1, 9)
 		for len(left) > 0 {
 			moved := l.move(l.set(left...))
-			if len(moved) == 0 {
-				t.Fatalf("%d orders are left undecided for ever", len(left))
-			}
+			assert.Require(t, len(moved) != 0, len(left), "orders are left undecided for ever")
 			left = slices.DeleteFunc(left, func(no int64) bool {
 				return slices.ContainsFunc(moved, func(m ledger.Moved) bool { return m.OrderNo == no })
 			})

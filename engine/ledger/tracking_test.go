@@ -38,9 +38,7 @@ func TestTrackingBegins(t *testing.T) {
 				rows, err = l.query.InventoryMove(t.Context(), two)
 				set <- err
 			}()
-			if !l.untilBlocked(set) {
-				t.Fatal("did not wait for the reservation")
-			}
+			assert.Require(t, l.untilBlocked(set), "did not wait for the reservation")
 			l.must(reserving.Commit(t.Context()))
 			err := <-set
 			assert.True(t, err == nil && len(rows) == 0, "set to", rows, err)

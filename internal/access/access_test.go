@@ -84,9 +84,7 @@ func TestTokens(t *testing.T) {
 	query := db.New(d.Pool)
 	first := create(t, d, "shop", access.Submit)
 	p, err := c.Identify(t.Context(), bearer(first.Token))
-	if err != nil || p.Name != "token:shop" || !p.Has(access.Submit) || p.Has(access.Read) {
-		t.Fatalf("%+v, %v", p, err)
-	}
+	assert.Require(t, err == nil && p.Name == "token:shop" && p.Has(access.Submit) && !p.Has(access.Read), p, err)
 	assert.Eventually(t, "its use is noted", func() bool {
 		list, err := query.TokensList(t.Context())
 		return err == nil && len(list) == 1 && list[0].UsedAt != nil

@@ -25,9 +25,8 @@ func TestTokenForm(t *testing.T) {
 	seen := map[string]bool{}
 	for range 1000 {
 		token, id := newToken()
-		if found, ok := tokenID(token); !form.MatchString(token) || !ok || found != id || seen[id] {
-			t.Fatalf("%s with the id %s, found %s", token, id, found)
-		}
+		found, ok := tokenID(token)
+		assert.Require(t, form.MatchString(token) && ok && found == id && !seen[id], token, "with the id", id, "found", found)
 		seen[id] = true
 	}
 	token, _ := newToken()

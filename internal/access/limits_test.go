@@ -19,9 +19,7 @@ func admission(limits Limits) *Admission {
 // wantOver wants a request to be beyond a limit.
 func wantOver(t *testing.T, over *Exceeded, name string, pause time.Duration) {
 	t.Helper()
-	if over == nil {
-		t.Fatal("admitted")
-	}
+	assert.Require(t, over != nil, "admitted")
 	assert.True(t, over.Quota.Name == name && over.Quota.Remaining == 0 && over.Pause.Round(time.Millisecond) == pause,
 		over, name, "and a pause of", pause)
 }

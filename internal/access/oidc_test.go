@@ -350,9 +350,8 @@ func TestOIDCKeys(t *testing.T) {
 		}
 		for want := int64(1); want < 4; want++ {
 			flood()
-			if n := i.asked.Load(); n != want {
-				t.Fatalf("%d requests for keys, want %d", n, want)
-			}
+			n := i.asked.Load()
+			assert.Require(t, n == want, n, "requests for keys, want", want)
 			mustIdentify(t, trusting, i.token(firstKey, nil))
 			clock.passes(askIssuerEvery)
 		}
@@ -380,9 +379,8 @@ func TestOIDCKeys(t *testing.T) {
 		clock.passes(keysCountFor - time.Minute)
 		mustIdentify(t, trusting, i.token(firstKey, nil))
 		clock.passes(2 * time.Minute)
-		if _, err := trusting.identify(t.Context(), i.token(firstKey, nil)); !errors.Is(err, ErrIssuerAway) {
-			t.Fatal(err)
-		}
+		_, err := trusting.identify(t.Context(), i.token(firstKey, nil))
+		assert.Require(t, errors.Is(err, ErrIssuerAway), err)
 		i.away.Store(false)
 		clock.passes(askIssuerEvery)
 		mustIdentify(t, trusting, i.token(firstKey, nil))
@@ -424,9 +422,8 @@ func TestOIDCIssuerAwayAtFirst(t *testing.T) {
 	i.away.Store(true)
 	trusting := i.trusting(t)
 	for range 3 {
-		if _, err := trusting.identify(t.Context(), i.token(firstKey, nil)); !errors.Is(err, ErrIssuerAway) {
-			t.Fatal(err)
-		}
+		_, err := trusting.identify(t.Context(), i.token(firstKey, nil))
+		assert.Require(t, errors.Is(err, ErrIssuerAway), err)
 	}
 	i.away.Store(false)
 	trusting.ask.SetLimit(1e9) // half a minute later

@@ -90,9 +90,8 @@ func TestLoadProvesTheBooks(t *testing.T) {
 	url := realService(t, database)
 	send := []string{"--orders", "300", "--concurrency", "16", "--items", "3", "--database-url", database.URL}
 	out, err := runLoad(t, url, send...)
-	if err != nil || !strings.Contains(out, "books      right") || !strings.Contains(out, "200 OK completed: 300\n") {
-		t.Fatalf("error %v; printed:\n%s", err, out)
-	}
+	assert.Require(t, err == nil && strings.Contains(out, "books      right") && strings.Contains(out, "200 OK completed: 300\n"),
+		"error", err, "printed", out)
 	if _, err := database.Pool.Exec(t.Context(), "SET LOCAL session_replication_role = replica; DELETE FROM charges WHERE order_no = (SELECT min(order_no) FROM charges)"); err != nil {
 		t.Fatal(err)
 	}

@@ -158,9 +158,7 @@ func TestAnOpenServiceSaysSo(t *testing.T) {
 		registry := prometheus.NewRegistry()
 		err = checkOpen(t.Context(), &config{Auth: auth}, control, telemetry{registry, slog.New(slog.NewTextHandler(&said, nil))})
 		families, gatherErr := registry.Gather()
-		if gatherErr != nil || len(families) != 1 {
-			t.Fatalf("%v %v", families, gatherErr)
-		}
+		assert.Require(t, gatherErr == nil && len(families) == 1, families, gatherErr)
 		return said.String(), families[0].GetMetric()[0].GetGauge().GetValue(), err
 	}
 	if log, open, err := start(authOnceThereIsAToken); err != nil || open != 1 ||

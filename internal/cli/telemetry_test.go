@@ -202,9 +202,7 @@ func documents(t *testing.T, patterns ...string) string {
 	var all strings.Builder
 	for _, pattern := range patterns {
 		files, err := filepath.Glob(pattern)
-		if err != nil || len(files) == 0 {
-			t.Fatalf("%s: %v", pattern, err)
-		}
+		assert.Require(t, err == nil && len(files) != 0, pattern, err)
 		for _, file := range files {
 			if info, err := os.Stat(file); err == nil && info.IsDir() {
 				continue
@@ -286,9 +284,7 @@ func TestPrometheusScrapesAsDocumented(t *testing.T) {
 		assert.NoError(t, os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600))
 	}
 	documented := regexp.MustCompile("(?s)```yaml\n(rule_files: .*?)```").FindStringSubmatch(page(t, "docs/operations.md"))
-	if documented == nil {
-		t.Fatal("docs/operations.md shows no configuration of Prometheus")
-	}
+	assert.Require(t, documented != nil, "docs/operations.md shows no configuration of Prometheus")
 	write("prometheus.yml", "global: {scrape_interval: 1s}\n"+strings.ReplaceAll(documented[1], "127.0.0.1:3000",
 		strings.TrimPrefix(service.URL, "http://")))
 	write("pawl.token", token)

@@ -69,9 +69,7 @@ func TestVerifyCommand(t *testing.T) {
 		t.Parallel()
 		database := completedOrders(t, 3, "SELECT")
 		stdout, stderr, err := runVerify(t, database.URL)
-		if err != nil || stderr != "database: "+masked(database.URL)+"\n" {
-			t.Fatalf("error %v, printed %s", err, stderr)
-		}
+		assert.Require(t, err == nil && stderr == "database: "+masked(database.URL)+"\n", "error", err, "printed", stderr)
 		for _, want := range []string{
 			`(?m)^ok +completed +3$`, `(?m)^ok +path +12$`, `(?m)^ok +stock +1$`, `(?m)^ok +stuck +0$`,
 			`(?m)^ +completed +3$`, `(?m)^ +EUR +3 +15 +0 +0 +0 +15 +0 +0 +0$`, `16 checks in`,
@@ -110,9 +108,8 @@ func TestVerifyCommand(t *testing.T) {
 		database := completedOrders(t, 3, "SET LOCAL session_replication_role = replica; DELETE FROM reservations WHERE order_no = 2")
 		stdout, _, err := runVerify(t, database.URL, "-o", "json")
 		var report books.Report
-		if jsonErr := json.Unmarshal([]byte(stdout), &report); jsonErr != nil || err == nil {
-			t.Fatalf("error %v, JSON error %v", err, jsonErr)
-		}
+		jsonErr := json.Unmarshal([]byte(stdout), &report)
+		assert.Require(t, jsonErr == nil && err != nil, "error", err, "JSON error", jsonErr)
 		assert.True(t, !report.OK() && report.Orders["completed"] == 3 && report.Checks[0].Offenders[0].ID == "order 2",
 			"report", report)
 	})

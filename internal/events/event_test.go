@@ -20,9 +20,7 @@ func TestEveryVerbHasAType(t *testing.T) {
 	t.Parallel()
 	verbs := []string{"callback"}
 	files, err := filepath.Glob("../../queries/*.sql")
-	if err != nil || len(files) < 10 {
-		t.Fatal(files, err)
-	}
+	assert.Require(t, err == nil && len(files) >= 10, files, err)
 	history := regexp.MustCompile(`(?s)INSERT INTO pawl\.transitions \([^)]*\bverb\b.*?FROM`)
 	for _, file := range files {
 		text, err := os.ReadFile(file)

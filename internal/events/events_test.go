@@ -103,9 +103,7 @@ func TestRelayIsFenced(t *testing.T) {
 	f.exec(`UPDATE event_relay SET owner = gen_random_uuid(), fence = fence + 1`)
 	assert.Eventually(t, "the row is below the horizon", func() bool {
 		added := f.number()
-		if added.Ours || added.Events != 0 {
-			t.Fatalf("%+v", added)
-		}
+		assert.Require(t, !added.Ours && added.Events == 0, added)
 		var below bool
 		assert.NoError(t, f.Pool.QueryRow(t.Context(), `SELECT max(position) < $1 FROM transitions`, added.Horizon).Scan(&below))
 		return below
@@ -159,9 +157,8 @@ func TestLargeTransactions(t *testing.T) {
 	f.numberUntil(rows)
 	all := f.all(events.Cursor{}, events.Filter{}, 1000)
 	for i := range all {
-		if all[i].No != int64(i+1) || all[i].Data.Seq != all[i].No {
-			t.Fatalf("event %d at place %d has seq %d", all[i].No, i+1, all[i].Data.Seq)
-		}
+		assert.Require(t, all[i].No == int64(i+1) && all[i].Data.Seq == all[i].No,
+			"event", all[i].No, "at place", i+1, "has seq", all[i].Data.Seq)
 	}
 	assert.Equal(t, int64(len(all)), rows, len(all), "events of rows")
 }
@@ -209,9 +206,7 @@ func TestEveryWriteIsOneEvent(t *testing.T) {
 	follower.stop()
 	all := f.all(events.Cursor{}, events.Filter{}, 1000)
 	checkFeed(t, all, rows)
-	if len(follower.found) != len(all) {
-		t.Fatalf("%d were read as they came, and %d later", len(follower.found), len(all))
-	}
+	assert.Require(t, len(follower.found) == len(all), len(follower.found), "were read as they came, and", len(all), "later")
 	for i, e := range follower.found {
 		if string(e.JSON()) != string(all[i].JSON()) {
 			t.Fatalf("read again it is %s, and was %s", all[i].JSON(), e.JSON())

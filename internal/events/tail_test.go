@@ -347,9 +347,7 @@ func TestEventsAfterARestore(t *testing.T) {
 	}
 	r.open()
 	held, err := r.query.EventRelayHold(t.Context(), db.EventRelayHoldParams{Owner: r.owner, LeaseSeconds: 60})
-	if !errors.Is(err, pgx.ErrNoRows) {
-		t.Fatalf("%+v: events get numbers of another cluster's transactions: %v", held, err)
-	}
+	assert.Require(t, errors.Is(err, pgx.ErrNoRows), held, "events get numbers of another cluster's transactions", err)
 	assert.NoError(t, migrations.Adopt(t.Context(), elsewhere.URL, migrations.Adoption{Actor: "test"}))
 	r.hold()
 	r.add(1, 3)
@@ -429,9 +427,7 @@ func TestCursorsOfALostHistory(t *testing.T) {
 		t.Helper()
 		_, err := f.reader.After(t.Context(), c, events.Filter{}, 10)
 		var e *events.Expired
-		if !errors.As(err, &e) {
-			t.Fatalf("%s: %v", c, err)
-		}
+		assert.Require(t, errors.As(err, &e), c, err)
 		return e
 	}
 	lost := expired(epoch(old[0].Cursor, 3)) // the old history had a third event, too

@@ -65,9 +65,7 @@ func (conn planner) explain(t testing.TB, how explanation, name string, values a
 		}
 		return fmt.Sprintf("$%d", slices.Index(parameters, parameter)+1)
 	})
-	if slices.Contains(given, "") {
-		t.Fatalf("%s: arguments are missing: %q for %q", name, given, parameters)
-	}
+	assert.Require(t, !slices.Contains(given, ""), name, "arguments are missing", given, "for", parameters)
 	exec(t, conn, "PREPARE explained AS "+text, "SET plan_cache_mode = "+how.kind)
 	rows, err := conn.Query(t.Context(), fmt.Sprintf("EXPLAIN (%s) EXECUTE explained(%s)", how.options, strings.Join(given, ", ")))
 	assert.NoError(t, err)

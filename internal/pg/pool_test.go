@@ -297,9 +297,8 @@ func TestLostConnectionsDoNotCloseTheGate(t *testing.T) {
 	for n := range int64(5) {
 		pid, err := query.BackendPID(t.Context())
 		assert.NoError(t, err)
-		if made := server.attempts.Load(); made != n+1 {
-			t.Fatalf("%d connections made after %d were lost", made, n)
-		}
+		made := server.attempts.Load()
+		assert.Require(t, made == n+1, made, "connections made after", n, "were lost")
 		assert.NoError(t, assert.Err(database.Pool.Exec(t.Context(), "SELECT pg_terminate_backend($1, 10000)", pid)))
 		if _, err := query.BackendPID(t.Context()); err == nil || errors.Is(err, pg.ErrAway) {
 			t.Fatalf("on the connection that was ended: %v", err)
@@ -408,9 +407,7 @@ func TestCheckReachesEveryStatement(t *testing.T) {
 		if fields[0] != "F" {
 			continue
 		}
-		if answered {
-			t.Fatalf("sent after an answer: %s", line)
-		}
+		assert.Require(t, !answered, "sent after an answer", line)
 		switch fields[1] {
 		case "Parse":
 			assert.True(t, strings.HasPrefix(fields[3], `"" `), "prepared under a name, which a pooler does not keep", fields[3])

@@ -86,9 +86,8 @@ func TestSilentQuestion(t *testing.T) {
 		return dbtest.Passes
 	})
 	for range 2 {
-		if _, err := db.New(pool).InstallationID(t.Context()); pg.FaultOf(err) != pg.Unknown {
-			t.Fatal(err)
-		}
+		_, err := db.New(pool).InstallationID(t.Context())
+		assert.Require(t, pg.FaultOf(err) == pg.Unknown, err)
 	}
 	untilKnown(t, func() error {
 		_, err := db.New(pool).InstallationID(t.Context())
@@ -211,9 +210,7 @@ func cutOffWaiting(t *testing.T, pool *pg.Pool, watcher *pgxpool.Pool) {
 	}
 	// A request to cancel would have been sent by now, and the wait be over. What is read on another connection says so.
 	for range 20 {
-		if !ask(t, watcher, oneWaits) {
-			t.Fatal("the wait for the standby was ended")
-		}
+		assert.Require(t, ask(t, watcher, oneWaits), "the wait for the standby was ended")
 	}
 	assert.True(t, ask(t, watcher, endWaits), "nothing to clean up")
 	assert.Eventually(t, "it waits no more", func() bool { return ask(t, watcher, noneWaits) })

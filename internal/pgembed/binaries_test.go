@@ -84,9 +84,7 @@ func TestDataOfAnotherMajorIsLeftAlone(t *testing.T) {
 	named.BinDir = s.bin.dir
 	_, err = Start(deadline(t), named)
 	wantError(t, err, "was made by PostgreSQL 13")
-	if after := tree(t, s.folders.data); !slices.Equal(before, after) {
-		t.Fatal("the data folder was changed")
-	}
+	assert.Require(t, slices.Equal(before, tree(t, s.folders.data)), "the data folder was changed")
 	assert.NoError(t, os.WriteFile(version, original, 0o600))
 	rowKept(t, start(t, cfg).URL("postgres"))
 }

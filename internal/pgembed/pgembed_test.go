@@ -135,9 +135,7 @@ func TestStartEndsWithItsContext(t *testing.T) {
 			stop(t, s)
 			continue
 		}
-		if !errors.Is(err, context.Canceled) {
-			t.Fatal(err)
-		}
+		assert.Require(t, errors.Is(err, context.Canceled), err)
 		query(t, start(t, cfg).URL("postgres"), "SELECT 'works'")
 		return
 	}
@@ -150,9 +148,7 @@ func TestSecondCopyIsRefused(t *testing.T) {
 	holder := runChild(t, dir, nil)
 	_, url := holder.ready(t)
 	_, err := Start(deadline(t), Config{Dir: dir})
-	if !errors.Is(err, ErrInUse) {
-		t.Fatal(err)
-	}
+	assert.Require(t, errors.Is(err, ErrInUse), err)
 	wantError(t, err, dir, fmt.Sprint(holder.cmd.Process.Pid))
 	query(t, url, "SELECT 'undisturbed'")
 	holder.finish(t)
@@ -290,9 +286,8 @@ func TestParentKilled(t *testing.T) {
 			c.kill()
 			tooLate := exists(filepath.Join(dir, "data")) // then it is whole: the server starts on it
 			query(t, start(t, Config{Dir: dir}).URL("postgres"), "SELECT 'works'")
-			if rest := globbed(t, dir, "data.new-*"); len(rest) > 0 {
-				t.Fatalf("left behind: %s", rest)
-			}
+			rest := globbed(t, dir, "data.new-*")
+			assert.Require(t, len(rest) == 0, "left behind", rest)
 			if !tooLate {
 				return
 			}

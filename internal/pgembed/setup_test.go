@@ -195,9 +195,7 @@ func runChild(t *testing.T, dir string, prepare func(*exec.Cmd)) *child {
 // ready waits for the helper's server.
 func (c *child) ready(t *testing.T) (pid int, url string) {
 	t.Helper()
-	if !c.lines.Scan() {
-		t.Fatal("helper said nothing")
-	}
+	assert.Require(t, c.lines.Scan(), "helper said nothing")
 	assert.NoError(t, assert.Err(fmt.Sscanf(c.lines.Text(), "ready %d %s", &pid, &url)), "helper said", c.lines.Text())
 	return pid, url
 }
@@ -248,9 +246,7 @@ func globbed(t *testing.T, elements ...string) []string {
 // wantError fails unless err says all of it.
 func wantError(t *testing.T, err error, parts ...string) {
 	t.Helper()
-	if err == nil {
-		t.Fatal("no error")
-	}
+	assert.Require(t, err != nil, "no error")
 	for _, part := range parts {
 		assert.Contains(t, err.Error(), part, err)
 	}

@@ -315,9 +315,8 @@ func TestAsOrdinaryUser(t *testing.T) {
 	for _, life := range []string{"first", "second"} {
 		c := runChild(t, filepath.Join(dir, "pawl"), func(cmd *exec.Cmd) { asUser(t, cmd, nobody) })
 		pid, url := c.ready(t)
-		if got := ownerOfProcess(t, pid); got != nobody.uid {
-			t.Fatalf("%s server runs as %d", life, got)
-		}
+		got := ownerOfProcess(t, pid)
+		assert.Require(t, got == nobody.uid, life, "server runs as", got)
 		query(t, url, "SELECT 'works'")
 		c.finish(t)
 	}
@@ -356,9 +355,7 @@ func lookup(t *testing.T, name string) *account {
 func ownerOfProcess(t *testing.T, pid int) uint32 {
 	t.Helper()
 	owner, err := ownerOf(fmt.Sprintf("/proc/%d", pid))
-	if err != nil || owner == nil {
-		t.Fatalf("process %d runs as root: %v", pid, err)
-	}
+	assert.Require(t, err == nil && owner != nil, "process", pid, "runs as root", err)
 	return owner.uid
 }
 
@@ -440,13 +437,9 @@ func plant(t *testing.T, link, content string) (target string) {
 func wantContent(t *testing.T, path, want string) {
 	t.Helper()
 	info, err := os.Lstat(path)
-	if err != nil || !info.Mode().IsRegular() {
-		t.Fatalf("%s: %v %v", path, info, err)
-	}
+	assert.Require(t, err == nil && info.Mode().IsRegular(), path, info, err)
 	text, err := os.ReadFile(path)
-	if err != nil || string(text) != want {
-		t.Fatalf("%s holds %q, want %q (%v)", path, text, want, err)
-	}
+	assert.Require(t, err == nil && string(text) == want, path, "holds", text, want, err)
 	if stat, ok := info.Sys().(*syscall.Stat_t); ok && int(stat.Uid) != os.Geteuid() {
 		t.Fatalf("%s belongs to user %d", path, stat.Uid)
 	}

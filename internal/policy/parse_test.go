@@ -16,9 +16,7 @@ func problems(t *testing.T, source string) policy.Problems {
 	t.Helper()
 	p, err := policy.Parse([]byte(source))
 	var all policy.Problems
-	if p != nil || !errors.As(err, &all) || len(all) == 0 {
-		t.Fatalf("%s\nis a policy: %+v, error %v", source, p, err)
-	}
+	assert.Require(t, p == nil && errors.As(err, &all) && len(all) != 0, source, "is a policy", p, "error", err)
 	return all
 }
 
@@ -219,9 +217,7 @@ line 12, column 3: concurrency.limit: is missing
 line 13, column 1: unknown key color; must be one of`
 	got := strings.Split(problems(t, source).Error(), "\n")
 	for i, line := range strings.Split(want, "\n") {
-		if i >= len(got) || !strings.HasPrefix(got[i], line) {
-			t.Fatalf("want %s, got\n%s", line, strings.Join(got, "\n"))
-		}
+		assert.Require(t, i < len(got) && strings.HasPrefix(got[i], line), line, strings.Join(got, "\n"))
 	}
 	assert.Equal(t, strings.Count(want, "\n")+1, len(got), "problems, got", strings.Join(got, "\n"))
 }

@@ -124,9 +124,7 @@ func TestSchemaDefaults(t *testing.T) {
 
 func text(t *testing.T, value any) string {
 	t.Helper()
-	if value == nil {
-		t.Fatal("no default in the schema")
-	}
+	assert.Require(t, value != nil, "no default in the schema")
 	out, err := yaml.Dump(value)
 	assert.NoError(t, err)
 	return strings.TrimSpace(string(out))

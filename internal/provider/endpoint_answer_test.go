@@ -202,9 +202,7 @@ func lookerAt(t *testing.T, url string) provider.Looker {
 	t.Helper()
 	e := endpoint.New(&policy.Step{Executor: policy.HTTP, URL: url, UndoURL: url, LookupURL: url, Secret: secretOf(t, secretText)}, fsm.Charge, local, provider.NewTransport(0, true))
 	looker, ok := e.(provider.Looker)
-	if !ok {
-		t.Fatalf("%T can't be asked", e)
-	}
+	assert.Require(t, ok, e, "can't be asked")
 	return looker
 }
 

@@ -141,9 +141,8 @@ func TestRequestSentTwiceIsInDoubt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e := atURL(talk(t, append([]func(*bufio.ReadWriter){heard}, v.then...)...), fsm.Charge, "")
-			if r := e.Do(t.Context(), aCall(fsm.Charge)); kind(r) != "done" {
-				t.Fatalf("%#v", r)
-			}
+			r := e.Do(t.Context(), aCall(fsm.Charge))
+			assert.Require(t, kind(r) == "done", r)
 			if got := withoutDetail(e.Do(t.Context(), aCall(fsm.Charge))); fmt.Sprintf("%#v", got) != fmt.Sprintf("%#v", v.want) {
 				t.Errorf("%#v, want %#v", got, v.want)
 			}

@@ -57,9 +57,7 @@ func TestKeysAreDistinctAndFitForAnyProvider(t *testing.T) {
 							c.OperationID = ids[rand.IntN(len(ids))]
 						}
 						key, about := c.Key(op), fmt.Sprintf("%s %q %q %q %d %q", place, id, of, op, generation, c.OperationID)
-						if !fit.MatchString(key) {
-							t.Fatalf("key %q", key)
-						}
+						assert.Require(t, fit.MatchString(key), "key", key)
 						if other, known := seen[key]; known && other != about {
 							t.Fatalf("%s and %s have one key", about, other)
 						}

@@ -119,9 +119,7 @@ func (s subject) mustDo(t *testing.T, c *provider.Call) provider.Done {
 	t.Helper()
 	result := s.Do(t.Context(), c)
 	done, ok := result.(provider.Done)
-	if !ok {
-		t.Fatalf("do: %#v", result)
-	}
+	assert.Require(t, ok, "do", result)
 	return done
 }
 

@@ -54,9 +54,7 @@ func TestStripeCaptureConforms(t *testing.T) {
 				asCharge := *c
 				asCharge.Step = fsm.Charge
 				done, ok := charge.Do(t.Context(), &asCharge).(provider.Done)
-				if !ok {
-					t.Fatal("nothing was authorized")
-				}
+				assert.Require(t, ok, "nothing was authorized")
 				c.Reference = done.Reference
 			},
 			decline: func(c *provider.Call) {

@@ -18,9 +18,7 @@ func TestVerify(t *testing.T) {
 	var keys [][]byte
 	for _, secret := range []string{after, before} {
 		key, err := Key(secret)
-		if err != nil || len(key) != 32 {
-			t.Fatalf("a key of %d bytes, %v", len(key), err)
-		}
+		assert.Require(t, err == nil && len(key) == 32, "a key of", len(key), "bytes", err)
 		keys = append(keys, key)
 	}
 	h := http.Header{}

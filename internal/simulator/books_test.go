@@ -27,9 +27,8 @@ func TestBooks(t *testing.T) {
 
 	var entry simulator.Entry
 	lines := strings.Split(p.get("/books?orderId=other"), "\n")
-	if err := json.Unmarshal([]byte(lines[0]), &entry); err != nil || len(lines) != 1 {
-		t.Fatalf("%s: %v", lines, err)
-	}
+	err := json.Unmarshal([]byte(lines[0]), &entry)
+	assert.Require(t, err == nil && len(lines) == 1, lines, err)
 	assert.True(t, !entry.At.IsZero(), "no time")
 	entry.At = time.Time{}
 	want := simulator.Entry{
@@ -83,9 +82,7 @@ func TestPlan(t *testing.T) {
 		return response.StatusCode, got
 	}
 	status, got := post(`["decline:no@reserve", {"fault":"decline","amount":"13.0","code":"unlucky"}, {"fault":"slow","delay":"1ms","times":1}]`)
-	if status != http.StatusOK {
-		t.Fatalf("%d %s", status, got)
-	}
+	assert.Require(t, status == http.StatusOK, status, got)
 	const plan = `[{"fault":"decline","step":"reserve","operation":"do","code":"no"},` +
 		`{"fault":"decline","amount":"13.0","operation":"do","code":"unlucky"},{"fault":"slow","operation":"do","times":1,"delay":"1ms"}]`
 	for _, bad := range []string{`[{"fault":"decline","itm":"x"}]`, `["explode"]`, `[{"fault":"slow","delay":"soon"}]`, `{}`} {

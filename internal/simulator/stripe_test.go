@@ -112,9 +112,7 @@ func TestStripeWaits(t *testing.T) {
 		s.says(intent("o", "payment_method="+tt.method, "confirm=true"), "a", "200 pi_1 "+tt.status)
 		s.entries("o", "charge a pending 0 12.50 EUR")
 		response, err := s.client.Post(s.url+"/stripe/payment_intents/pi_1/"+tt.happens, "", nil)
-		if err != nil || response.StatusCode != http.StatusOK {
-			t.Fatalf("%v %v", response, err)
-		}
+		assert.Require(t, err == nil && response.StatusCode == http.StatusOK, response, err)
 		response.Body.Close()
 		is := s.object("pi_1")["status"]
 		assert.True(t, is == tt.then, tt.happens, "of", tt.method, is)

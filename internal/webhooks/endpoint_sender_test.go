@@ -421,9 +421,7 @@ func TestChangesWhileAnAttemptIsUnderWay(t *testing.T) {
 	_, err := people.Stop(t.Context(), webhooks.At{ID: offID}, webhooks.Disabled, by("off"))
 	_, err2 := people.Stop(t.Context(), webhooks.At{ID: goneID}, webhooks.Deleted, by("gone"))
 	_, err3 := people.RotateSecret(t.Context(), turnedID, time.Hour, by("turned"))
-	if err != nil || err2 != nil || err3 != nil {
-		t.Fatal(err, err2, err3)
-	}
+	assert.Require(t, err == nil && err2 == nil && err3 == nil, err, err2, err3)
 	close(answer)
 
 	s.eventually("the one with another secret has all", s.finished(turnedNo, 6))

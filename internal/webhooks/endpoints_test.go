@@ -40,9 +40,8 @@ func TestEndpointIsMadeOnce(t *testing.T) {
 	b := endpoints(t, true)
 	want := webhooks.Spec{URL: "http://127.0.0.1:9/hook", Description: "the shop", Types: []string{"order.*"}}
 	first, err := b.Create(t.Context(), want, by("1"))
-	if err != nil || !strings.HasPrefix(first.Secret, "whsec_") || first.EventNo != 41 || first.CreatedBy != "token:ops" {
-		t.Fatalf("%+v, %v", first, err)
-	}
+	assert.Require(t, err == nil && strings.HasPrefix(first.Secret, "whsec_") && first.EventNo == 41 && first.CreatedBy == "token:ops",
+		first, err)
 	again, err := b.Create(t.Context(), want, by("1"))
 	assert.True(t, err == nil && again.EndpointNo == first.EndpointNo && again.Secret == first.Secret, "again", again, err)
 	var at sync.WaitGroup
@@ -76,9 +75,8 @@ func TestSecretsOverlap(t *testing.T) {
 	id := webhooks.EndpointID(made.EndpointNo)
 	rotated, err := b.RotateSecret(t.Context(), id, time.Hour, by("1"))
 	again, err2 := b.RotateSecret(t.Context(), id, time.Hour, by("1"))
-	if err != nil || err2 != nil || rotated.Secret == made.Secret || again.Secret != rotated.Secret {
-		t.Fatalf("%v %v: %+v, again %+v", err, err2, rotated, again)
-	}
+	assert.Require(t, err == nil && err2 == nil && rotated.Secret != made.Secret && again.Secret == rotated.Secret,
+		err, err2, rotated, "again", again)
 	if n := one[int](b.shop, `SELECT count(*) FROM webhook_endpoints WHERE secret = $1 AND previous_secret = $2
 		AND previous_secret_until > now() + interval '50 minutes'`,
 		rotated.Secret, made.Secret); n != 1 {

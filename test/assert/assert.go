@@ -29,6 +29,14 @@ func True(t testing.TB, holds bool, otherwise ...any) {
 	}
 }
 
+// Require is True for what the rest of a test needs: it ends the test.
+func Require(t testing.TB, holds bool, otherwise ...any) {
+	t.Helper()
+	if !holds {
+		t.Fatal(strings.TrimSuffix(label(otherwise), ": "))
+	}
+}
+
 // NoError ends the test if there is an error.
 func NoError(t testing.TB, err error, of ...any) {
 	t.Helper()

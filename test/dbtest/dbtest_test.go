@@ -167,9 +167,7 @@ func TestMainOfAPackage(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			code, output := runChild(t, c.does)
-			if code != c.code || !strings.Contains(output, c.says) {
-				t.Fatalf("exit code %d:\n%s", code, output)
-			}
+			assert.Require(t, code == c.code && strings.Contains(output, c.says), "exit code", code, output)
 			if c.does == "database" {
 				serverGone(t, output)
 			}
@@ -182,9 +180,7 @@ func runChild(t *testing.T, does string) (code int, output string) {
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestChild$", "-test.v")
 	cmd.Env = append(os.Environ(), variable+"="+does)
 	printed, err := cmd.CombinedOutput()
-	if cmd.ProcessState == nil {
-		t.Fatal(err)
-	}
+	assert.Require(t, cmd.ProcessState != nil, err)
 	return cmd.ProcessState.ExitCode(), string(printed)
 }
 

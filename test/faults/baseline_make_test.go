@@ -53,9 +53,8 @@ func TestMakeBaseline(t *testing.T) {
 func releasedDatabase(t *testing.T, program string) *dbtest.Database {
 	t.Helper()
 	url := dbtest.Empty(t)
-	if code, said := runProgram(t, program, "migrate", "up", "--database-url", url); code != 0 {
-		t.Fatal(said)
-	}
+	code, said := runProgram(t, program, "migrate", "up", "--database-url", url)
+	assert.Require(t, code == 0, said)
 	return &dbtest.Database{URL: url, AdminURL: url, Pool: reader(t, url)}
 }
 
@@ -172,9 +171,8 @@ func (b *baseline) fill(s *shop, program string) {
 	s.sell(soldEarlier)
 	s.reopen(program, looking, approvals)
 	s.sell(sold)
-	if code, said := runProgram(t, program, "verify", "--store", "--provider", s.url, "--database-url", s.database.URL); code != 0 {
-		t.Fatal(said)
-	}
+	code, said := runProgram(t, program, "verify", "--store", "--provider", s.url, "--database-url", s.database.URL)
+	assert.Require(t, code == 0, said)
 	s.sell(stranded)
 	s.replicas[0].all[0].kill()
 }
@@ -260,9 +258,8 @@ func (b *baseline) dump(s *shop, program string) {
 	for _, id := range slices.Sorted(maps.Keys(shown)) {
 		fmt.Fprintln(&lines, shown[id])
 	}
-	if want := len(soldEarlier) + len(sold) + len(stranded); len(shown) != want {
-		t.Fatalf("%d orders, want %d", len(shown), want)
-	}
+	want := len(soldEarlier) + len(sold) + len(stranded)
+	assert.Require(t, len(shown) == want, len(shown), "orders, want", want)
 	b.write(t, "orders.ndjson", []byte(lines.String()))
 }
 

@@ -46,9 +46,7 @@ func releases(t *testing.T) (all []*baseline) {
 		assert.NoError(t, json.Unmarshal(text, b))
 		all = append(all, b)
 	}
-	if len(all) == 0 {
-		t.Fatal("test/released has no release: make baseline")
-	}
+	assert.Require(t, len(all) != 0, "test/released has no release: make baseline")
 	slices.SortFunc(all, func(a, b *baseline) int { return slices.Compare(numbers(a.Version), numbers(b.Version)) })
 	return all
 }
@@ -87,9 +85,8 @@ func describe(t *testing.T, root string) *baseline {
 		slices.Sort(*list)
 		*list = slices.Compact(*list)
 	}
-	if len(b.Migrations) < 8 || len(b.EventTypes) < 50 || len(b.PolicyKeys) < 50 {
-		t.Fatalf("%s: this test no longer understands the sources: %+v", root, b)
-	}
+	assert.Require(t, len(b.Migrations) >= 8 && len(b.EventTypes) >= 50 && len(b.PolicyKeys) >= 50,
+		root, "this test no longer understands the sources", b)
 	return b
 }
 

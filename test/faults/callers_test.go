@@ -119,9 +119,8 @@ func TestFiveThousandListeners(t *testing.T) {
 				NextCursor string
 				More       bool
 			}
-			if err := json.Unmarshal([]byte(text), &page); err != nil || code != 200 {
-				t.Fatalf("the feed: %d %s %v", code, text, err)
-			}
+			err := json.Unmarshal([]byte(text), &page)
+			assert.Require(t, err == nil && code == 200, "the feed", code, text, err)
 			events, next = append(events, page.Events...), page.NextCursor
 			if !page.More {
 				return events, next
@@ -139,9 +138,7 @@ func TestFiveThousandListeners(t *testing.T) {
 	idle := (memory(t, p.cmd.Process.Pid) - alone) / int64(crowd)
 	for i := range 12 {
 		code, text := fetch(t, "POST http://"+address+"/api/orders/process", fmt.Sprintf(`{"orderId":"o-%d","amount":1,"item":"i"}`, i), nil)
-		if code != 200 {
-			t.Fatalf("an order: %d %s", code, text)
-		}
+		assert.Require(t, code == 200, "an order", code, text)
 	}
 	var happened []json.RawMessage
 	// A long transaction in another database of the server, such as that of another test, holds the feed back.

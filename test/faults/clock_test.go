@@ -175,9 +175,8 @@ func TestWallClockAndLeases(t *testing.T) {
 		t.Helper()
 		for n := range 4 {
 			o := order{id: fmt.Sprint(of, n), amount: "9.99", item: "boat"}
-			if a := s.client.process(t.Context(), drives.addresses()[0], o, "respond-async"); a.code != http.StatusAccepted {
-				t.Fatal(a)
-			}
+			a := s.client.process(t.Context(), drives.addresses()[0], o, "respond-async")
+			assert.Require(t, a.code == http.StatusAccepted, a)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
@@ -232,17 +231,15 @@ func TestDatabaseClockStepsBack(t *testing.T) {
 	c := newClient(1, false)
 	for n := range held {
 		o := order{id: fmt.Sprint("held ", n), amount: "9.99", item: scarce}
-		if a := c.process(t.Context(), r.addresses()[0], o, "respond-async"); a.code != http.StatusAccepted {
-			t.Fatal(a)
-		}
+		a := c.process(t.Context(), r.addresses()[0], o, "respond-async")
+		assert.Require(t, a.code == http.StatusAccepted, a)
 	}
 	eventually(t, patience, "the orders wait for their stock", func() bool { return unfinished(t, server.url) == held })
 	startReplicas(t, 1, server.url, hasty...)
 	before := query[time.Time](t, server.url, `SELECT now()`)[0]
 	clock.Step(-3 * time.Hour)
-	if now := query[time.Time](t, server.url, `SELECT now()`)[0]; before.Sub(now) < 2*time.Hour {
-		t.Fatalf("the clock was not set back: it was %s, and is %s", before, now)
-	}
+	now := query[time.Time](t, server.url, `SELECT now()`)[0]
+	assert.Require(t, before.Sub(now) >= 2*time.Hour, "the clock was not set back: it was", before, "and is", now)
 	dies.kill()
 	unlock()
 	settle(t, server.url, 2*patience) // the orders may be locked when their leases are first found too long, and are looked at once a minute

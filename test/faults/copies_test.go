@@ -198,9 +198,7 @@ func block(t *testing.T, after, kind string) string {
 func blockOf(t *testing.T, name, after, kind string) string {
 	t.Helper()
 	printed := regexp.MustCompile("(?s)\n" + regexp.QuoteMeta(after) + ".*?```" + kind + "\n(.*?)```").FindStringSubmatch(page(t, name))
-	if printed == nil {
-		t.Fatalf("%s has no %s after %q", name, kind, after)
-	}
+	assert.Require(t, printed != nil, name, "has no", kind, "after", after)
 	return printed[1]
 }
 

@@ -255,9 +255,8 @@ func TestAttemptsWhileAway(t *testing.T) {
 	c := newClient(callers, true)
 	t.Cleanup(c.close)
 	for i := range callers / 2 { // to be refunded
-		if a := c.insist(t.Context(), urls[i%3], order{id: fmt.Sprintf("sold-%d", i), amount: "2.00", item: "widget"}); a.state() != "completed" {
-			t.Fatal(a)
-		}
+		a := c.insist(t.Context(), urls[i%3], order{id: fmt.Sprintf("sold-%d", i), amount: "2.00", item: "widget"})
+		assert.Require(t, a.state() == "completed", a)
 	}
 	server.kill()
 	for i := range attempts {
@@ -382,9 +381,8 @@ func TestNoSchema(t *testing.T) {
 			t.Parallel()
 			database := dbtest.Empty(t)
 			if c.migrated {
-				if code, said := run(t, "migrate", "up", "--database-url", database); code != 0 {
-					t.Fatal(said)
-				}
+				code, said := run(t, "migrate", "up", "--database-url", database)
+				assert.Require(t, code == 0, said)
 			}
 			change(t, database, c.spoil)
 			for _, command := range c.commands {
@@ -410,9 +408,8 @@ func TestSchemaDroppedUnderService(t *testing.T) {
 	database := dbtest.Empty(t)
 	p := launch(t, nil, "serve", "--database-url", database, "--listen", "127.0.0.1", "--port", "0", "--allow-data-loss")
 	address := p.url()
-	if code, said := run(t, "token", "create", "shop", "--roles", "submit", "--database-url", database); code != 0 {
-		t.Fatal(said)
-	}
+	code, said := run(t, "token", "create", "shop", "--roles", "submit", "--database-url", database)
+	assert.Require(t, code == 0, said)
 	if code, said := run(t, "migrate", "down", "--database-url", database, "--yes", "--drop-data"); code != 0 {
 		t.Fatal(said)
 	}
@@ -479,9 +476,7 @@ func subscribe(t *testing.T, server *postgres) (url string) {
 	page, err := os.ReadFile("../../docs/events.md")
 	assert.NoError(t, err)
 	printed := regexp.MustCompile("(?s)```sql\n(CREATE ROLE broker.*?)```").FindSubmatch(page)
-	if printed == nil {
-		t.Fatal("docs/events.md does not say how to make the role")
-	}
+	assert.Require(t, printed != nil, "docs/events.md does not say how to make the role")
 	for _, name := range []string{
 		`"slot.name": "broker"`, `"publication.name": "pawl_events"`, `"table.include.list": "pawl.orders,pawl.transitions,pawl.stock_movements"`,
 	} {

@@ -255,9 +255,7 @@ func TestFewFiles(t *testing.T) {
 func (c *client) completes(t *testing.T, url string, o order) *answer {
 	t.Helper()
 	a := c.insist(t.Context(), url, o)
-	if a.err != nil || a.code != http.StatusOK || a.state() != "completed" || a.wrong(o) != "" {
-		t.Fatalf("answered %s", a)
-	}
+	assert.Require(t, a.err == nil && a.code == http.StatusOK && a.state() == "completed" && a.wrong(o) == "", "answered", a)
 	return a
 }
 
@@ -328,9 +326,7 @@ func TestOneTokenThatWaits(t *testing.T) {
 	address := strings.TrimPrefix(url, "http://")
 	token := func(name, roles string) string {
 		code, said := run(t, "token", "create", name, "--roles", roles, "--database-url", database.AdminURL)
-		if code != 0 {
-			t.Fatal(code, said)
-		}
+		assert.Require(t, code == 0, code, said)
 		return strings.Fields(said)[0]
 	}
 	greedy, other := token("greedy", "submit,read"), newClient(4, false)

@@ -87,9 +87,7 @@ func (s *stage) play(t *testing.T) {
 		assert.Equal(t, a.state(), s.ends, "answered", a)
 		return
 	}
-	if a.err == nil {
-		t.Fatalf("the program was to end; it answered %s", a)
-	}
+	assert.Require(t, a.err != nil, "the program was to end; it answered", a)
 	doomed.all[0].exitCode()
 	verify(t, database.URL) // at any moment, not only in the end
 

@@ -494,9 +494,8 @@ func TestTraces(t *testing.T) {
 	}
 	store.mu.Lock()
 	defer store.mu.Unlock()
-	if len(store.spans) != 1 || len(store.services) != 1 || store.services[0] != "shop" {
-		t.Fatalf("%d spans, of %q", len(store.spans), store.services)
-	}
+	assert.Require(t, len(store.spans) == 1 && len(store.services) == 1 && store.services[0] == "shop",
+		len(store.spans), "spans, of", store.services)
 	if s := store.spans[0]; s.Name != "POST /api/orders/process" || s.Kind != traces.Span_SPAN_KIND_SERVER ||
 		string(s.TraceId) != "\x0a\xf7\x65\x19\x16\xcd\x43\xdd\x84\x48\xeb\x21\x1c\x80\x31\x9c" || strings.Contains(s.String(), "secret") {
 		t.Errorf("%v", s)

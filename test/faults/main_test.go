@@ -109,9 +109,7 @@ func number(t *testing.T, variable string, usual int) int {
 		return usual
 	}
 	n, err := strconv.Atoi(text)
-	if err != nil || n < 1 {
-		t.Fatalf("%s=%s: a number from 1 on", variable, text)
-	}
+	assert.Require(t, err == nil && n >= 1, variable, "=", text, "a number from 1 on")
 	return n
 }
 
@@ -120,9 +118,7 @@ func eventually(t testing.TB, limit time.Duration, what string, condition func()
 	t.Helper()
 	began := time.Now()
 	for pause := 2 * time.Millisecond; !condition(); pause = min(pause*5/4, 100*time.Millisecond) {
-		if time.Since(began) > limit {
-			t.Fatalf("not within %s: %s", limit, what)
-		}
+		assert.Require(t, time.Since(began) <= limit, "not within", limit, what)
 		<-time.After(pause)
 	}
 	return time.Since(began)

@@ -121,14 +121,11 @@ func stopTwice(t *testing.T) {
 	stockUp(t, url, scarce, stock)
 	lockStock(t, database.URL)
 	o := order{id: "stuck", amount: "1.00", item: scarce}
-	if a := c.process(t.Context(), url, o, "respond-async"); a.code != 202 {
-		t.Fatalf("answered %s", a)
-	}
+	a := c.process(t.Context(), url, o, "respond-async")
+	assert.Require(t, a.code == 202, "answered", a)
 	p.signal(syscall.SIGTERM)
 	eventually(t, startLimit, "it takes no more callers", func() bool { return c.get(t.Context(), url+"/livez").err != nil })
-	if !p.running() {
-		t.Fatal("ended with an order in hand")
-	}
+	assert.Require(t, p.running(), "ended with an order in hand")
 	p.terminate() // it is waited for, but not for as long as its grace
 }
 
@@ -294,9 +291,7 @@ func lockStock(t *testing.T, url string) (unlock func()) {
 	t.Cleanup(unlock)
 	assert.NoError(t, assert.Err(conn.Exec(t.Context(), "BEGIN")))
 	locked, err := conn.Exec(t.Context(), "SELECT FROM pawl.inventory WHERE item = $1 FOR UPDATE", scarce)
-	if err != nil || locked.RowsAffected() != 1 {
-		t.Fatalf("lock the stock: %v, %s", err, locked)
-	}
+	assert.Require(t, err == nil && locked.RowsAffected() == 1, "lock the stock", err, locked)
 	return unlock
 }
 
@@ -305,9 +300,7 @@ func metric(t testing.TB, url, name string) int64 {
 	t.Helper()
 	c := newClient(1, false)
 	a := c.get(t.Context(), url+"/metrics")
-	if a.err != nil || a.code != 200 {
-		t.Fatalf("metrics: %s", a)
-	}
+	assert.Require(t, a.err == nil && a.code == 200, "metrics", a)
 	for lines := bufio.NewScanner(strings.NewReader(a.text)); lines.Scan(); {
 		if value, found := strings.CutPrefix(lines.Text(), name+" "); found {
 			n, err := strconv.ParseFloat(value, 64)

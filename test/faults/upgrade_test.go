@@ -224,9 +224,8 @@ func openUpgrade(t *testing.T, released string) *upgrade {
 	t.Helper()
 	u := &upgrade{shop: &shop{t: t, database: releasedDatabase(t, released)}, door: openBalancer(t)}
 	prefix := "upgrade" + strconv.FormatUint(rand.Uint64(), 36)
-	if code, said := runProgram(t, released, "migrate", "roles", "--prefix", prefix, "--database-url", u.database.AdminURL); code != 0 {
-		t.Fatal(said)
-	}
+	code, said := runProgram(t, released, "migrate", "roles", "--prefix", prefix, "--database-url", u.database.AdminURL)
+	assert.Require(t, code == 0, said)
 	exec := func(sql string) {
 		t.Helper()
 		assert.NoError(t, assert.Err(u.database.Pool.Exec(context.WithoutCancel(t.Context()), strings.ReplaceAll(sql, "PREFIX", prefix))))

@@ -19,9 +19,7 @@ import (
 func pages(t *testing.T) []string {
 	t.Helper()
 	found, err := filepath.Glob("docs/*.md")
-	if err != nil || len(found) < 10 {
-		t.Fatal(found, err)
-	}
+	assert.Require(t, err == nil && len(found) >= 10, found, err)
 	return append(found, "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "test/model/README.md", "client/README.md",
 		"test/clients/README.md", "client/typescript/README.md", "docs/operations/failover.md", "docs/operations/restore.md",
 		"docs/operations/upgrading.md")
@@ -100,9 +98,7 @@ func TestVersion(t *testing.T) {
 func TestThreatsHaveTests(t *testing.T) {
 	t.Parallel()
 	section := regexp.MustCompile(`(?s)\n## Threats and answers\n.*?\|---\|---\|---\|\n(.*?)\n\n`).FindStringSubmatch(read(t, "docs/security.md"))
-	if section == nil {
-		t.Fatal("docs/security.md has no table of threats")
-	}
+	assert.Require(t, section != nil, "docs/security.md has no table of threats")
 	rows, names := strings.Split(section[1], "\n"), regexp.MustCompile("\\| `[a-z]+\\.Test\\w+`(, `[a-z]+\\.Test\\w+`)* \\|$")
 	assert.True(t, len(rows) >= 50, "only", len(rows), "threats")
 	for _, row := range rows {
@@ -131,9 +127,7 @@ func TestReadingOrder(t *testing.T) {
 	t.Parallel()
 	r := parse(t, os.DirFS("."))
 	section := regexp.MustCompile(`(?s)\n## Reading order\n(.*?)(?:\n## |$)`).FindStringSubmatch(read(t, "docs/design.md"))
-	if section == nil {
-		t.Fatal("docs/design.md has no reading order")
-	}
+	assert.Require(t, section != nil, "docs/design.md has no reading order")
 	routes := strings.Split(section[1], "\n### ")[1:]
 	assert.True(t, len(routes) >= 2, len(routes), "routes, want one of an order in the ledger and one with a remote step")
 	step := regexp.MustCompile("(?m)^[0-9]+\\. \\[`([A-Za-z.]+)`\\]\\(\\.\\./([^)]+)\\)")

@@ -153,9 +153,7 @@ func TestWithoutSafeguardItBreaks(t *testing.T) {
 		t.Run(variant.model+" "+variant.switches, func(t *testing.T) {
 			t.Parallel()
 			found := check(t, variant.model, strings.Fields(variant.switches)...)
-			if found.clean {
-				t.Fatalf("nothing is violated in %s states", found.states)
-			}
+			assert.Require(t, !found.clean, "nothing is violated in", found.states, "states")
 			for _, promise := range found.violated {
 				assert.True(t, slices.Contains(variant.breaks, promise), "violated", promise, variant.breaks)
 			}
@@ -263,9 +261,7 @@ func needsSpin(t *testing.T) {
 		if _, err := exec.LookPath(tool); err == nil {
 			continue
 		}
-		if os.Getenv("CI") == "true" {
-			t.Fatalf("%s is not installed: the models must be checked here", tool)
-		}
+		assert.Require(t, os.Getenv("CI") != "true", tool, "is not installed: the models must be checked here")
 		t.Skipf("%s is not installed, the models are not checked: apt-get install spin gcc", tool)
 	}
 }
