@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -164,79 +163,6 @@ func (p *plan) filled(ctx context.Context, orders int64, sql string, shape ...an
 	}
 	return d, nil
 }
-
-// withForgotten measures the targets in turn, each on a database of its own. All have as many rows and old orders, so
-// that they are as large.
-func (p *plan) withForgotten(ctx context.Context) (err error) {
-	databases := map[string]*database{}
-	for _, name := range p.only {
-		d, err := p.filled(ctx, oldOrders, fillSQL, storedItems, p.ordered)
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, d.drop(ctx)) }()
-		if err := d.fillForgotten(ctx, p.forgotten, name == forgottenName); err != nil {
-			return err
-		}
-		databases[name] = d
-	}
-	for _, callers := range p.callers {
-		for round := range p.rounds {
-			for _, name := range inTurn(p.only, round) {
-				if err := execAll(ctx, databases[name].conn, "CHECKPOINT"); err != nil {
-					return err
-				}
-				s := setup{Target: name, Callers: callers, Items: storedItems, Forgotten: p.forgotten}
-				if err := p.do(ctx, run{setup: s, window: p.window, database: databases[name]}); err != nil {
-					return err
-				}
-			}
-		}
-	}
-	if d := databases[forgettingName]; d != nil {
-		var forgotten int64
-		if err := d.conn.QueryRow(ctx, "SELECT count(*) FROM forgotten_orders").Scan(&forgotten); err != nil {
-			return fmt.Errorf("count forgotten orders: %w", err)
-		}
-		if forgotten == 0 || forgotten > oldOrders*3/4 {
-			return fmt.Errorf("%d of %d orders were forgotten", forgotten, oldOrders)
-		}
-		fmt.Fprintf(os.Stderr, "%s: %d orders\n", forgettingName, forgotten)
-	}
-	return nil
-}
-
-// oldOrders are more than are forgotten during all runs.
-const oldOrders = 300_000
-
-// fillForgotten adds rows of forgotten orders, or the same to a table of no use, and makes the orders old enough to be
-// forgotten, except the last transaction of fill.
-func (d *database) fillForgotten(ctx context.Context, rows int64, used bool) error {
-	if err := execAll(ctx, d.conn, "SET session_replication_role = replica",
-		"CREATE TABLE unused_batches (LIKE forgotten_batches INCLUDING ALL EXCLUDING INDEXES)",
-		"UPDATE orders SET created_at = created_at - interval '40 days', finished_at = finished_at - interval '40 days'",
-		"UPDATE transitions SET at = at - interval '40 days'",
-		"DELETE FROM event_batches WHERE last_event_no < (SELECT max(b.last_event_no) FROM event_batches AS b)"); err != nil {
-		return err
-	}
-	sql := fillForgottenSQL
-	if !used {
-		sql = strings.ReplaceAll(sql, "forgotten_batches", "unused_batches")
-	}
-	for done := int64(0); done < rows; done += fillSize {
-		if _, err := d.conn.Exec(ctx, sql, min(fillSize, rows-done)); err != nil {
-			return fmt.Errorf("store forgotten orders: %w", err)
-		}
-	}
-	return execAll(ctx, d.conn, "RESET session_replication_role", "VACUUM (FULL, ANALYZE) orders", "VACUUM (FULL, ANALYZE) transitions", "VACUUM (ANALYZE)", "SELECT pg_stat_reset()")
-}
-
-// Batches are of 200 orders.
-const fillForgottenSQL = `
-INSERT INTO forgotten_batches (marked_at, removed_at, orders, archive, order_nos, id_hashes, created_at, sum_nos, seqs, generations, inputs)
-SELECT now(), now(), count(*), false, '{}', array_agg(gen_random_uuid()), array_agg(now() - interval '40 days' + make_interval(secs => random())),
-  array_agg(1), array_agg(5), array_agg(0), string_agg(substr(decode(md5(n::text), 'hex'), 1, 8), '')
-FROM generate_series(1, $1::bigint) AS n GROUP BY n / 200`
 
 // fillSize orders are one transaction.
 const fillSize = 250_000

@@ -126,9 +126,6 @@ func (p *plan) all(ctx context.Context) error {
 	if p.console > 0 {
 		return p.withConsole(ctx)
 	}
-	if p.forgotten > 0 {
-		return p.withForgotten(ctx)
-	}
 	for _, items := range p.items {
 		for _, callers := range p.callers {
 			for round := range p.rounds {
@@ -196,7 +193,6 @@ type options struct {
 	window         window
 	rounds         int
 	stored         int64
-	forgotten      int64
 	ordered        bool
 	lines          int
 	targets        targets
@@ -219,7 +215,6 @@ keep-alive connections, random order ids (or --uuidv7), each run from an empty d
   go run . [flags]                          # everything, about 5 minutes
   go run . --callers 64 --items hot --only pawl --seconds 5
   go run . --stored 5000000                 # also with so many orders in the table
-  go run . --forgotten 5000000              # instead: with so many forgotten orders
   go run . --remote --rate 20,200,500      # instead: every step at a provider
   go run . --stream                         # instead: orders in one request, one a line
   go run . --cells 1,2,4 --callers 2048     # instead: so many cells beside each other
@@ -228,11 +223,9 @@ keep-alive connections, random order ids (or --uuidv7), each run from an empty d
   go run . --commit-latency 1ms             # on a disk that is a network away
 
 Targets: pawl, baseline, earlier (the binary of --against), provider
-(that of --remote alone), ledger-policy (the service
-with a stored policy that is {}), token (the service, which requires a token),
+(that of --remote alone), token (the service, which requires a token),
 keyed (the service, each order with an Idempotency-Key), stream (the service, with
-1,024 orders of one request sent and not answered, whatever the callers), forgotten and forgetting
-(of --forgotten), and troubled (of --remote: beside 600 orders for routes whose
+1,024 orders of one request sent and not answered, whatever the callers), and troubled (of --remote: beside 600 orders for routes whose
 provider is slow or broken). Compared with each other if
 measured together: --only pawl,token. Flags:
 `
@@ -248,7 +241,6 @@ func parseOptions(args []string) (options, error) {
 	flags.DurationVar(&o.window.warmUp, "warmup", 2*time.Second, "warm-up before it, 2s at most: the runs are to begin with an empty database")
 	flags.IntVar(&o.rounds, "rounds", 1, "how often to do every run, targets in turn")
 	flags.Int64Var(&o.stored, "stored", 0, "also measure the service with this many completed orders in the table; the window is then at least 90 s")
-	flags.Int64Var(&o.forgotten, "forgotten", 0, "measure instead the service with as many rows in an unused table, with so many forgotten orders, and while it forgets 300,000 others")
 	flags.StringVar(&o.targets.pawl, "pawl", "", "binary of the service; default: built from the parent folder")
 	flags.IntVar(&o.lines, "lines", 0, "orders of this many lines, each of an item")
 	flags.BoolVar(&o.remote, "remote", false, "measure instead with every step at a provider (pawl simulate): orders offered at each --rate, then each number of --callers (default 2000)")
@@ -290,8 +282,6 @@ func (o options) names(only string) []string {
 	switch {
 	case only != "":
 		return strings.Split(only, ",")
-	case o.forgotten > 0:
-		return []string{"pawl", forgottenName, forgettingName}
 	case o.events, o.cells != nil, o.console > 0:
 		return []string{"pawl"}
 	case o.remote && o.targets.earlier == "":

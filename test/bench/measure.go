@@ -204,7 +204,6 @@ type setup struct {
 	Rate           float64 // orders per second offered, instead of callers that wait
 	Beside         bool    // a stream of orders
 	Replicas       int     // of the service, on one database; 0: one
-	Forgotten      int64   // orders, or rows of another table that is as large
 	Cells          int     // that share the load, each with a PostgreSQL of its own; 0: it is not about cells
 	Cell           int     // the number of this one; of a row for all cells, 0
 }

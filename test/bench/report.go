@@ -163,8 +163,7 @@ func itemsName(n int) string {
 }
 
 // comparisons are of versions of the service: what the first does of the second.
-var comparisons = [][2]string{{"pawl", "baseline"}, {"pawl", "earlier"}, {"ledger-policy", "earlier"}, {"ledger-policy", "pawl"}, {"token", "pawl"}, {keyedName, "pawl"}, {streamName, "pawl"},
-	{forgottenName, "pawl"}, {forgettingName, "pawl"}}
+var comparisons = [][2]string{{"pawl", "baseline"}, {"pawl", "earlier"}, {"token", "pawl"}, {keyedName, "pawl"}, {streamName, "pawl"}}
 
 // printComparisons compares the medians of two targets under the same load. It also prints the lowest and the highest
 // round, because differences smaller than those between rounds mean nothing.
@@ -191,7 +190,7 @@ func (r report) printComparisons(w io.Writer) {
 // rounds are the runs of a row that began with the same database.
 func (r report) rounds(s setup) (runs []result) {
 	for _, x := range r.Results {
-		if x.setup == s && (x.Stored == 0 || s.Forgotten > 0) && x.Orders > 0 {
+		if x.setup == s && x.Stored == 0 && x.Orders > 0 {
 			runs = append(runs, x)
 		}
 	}

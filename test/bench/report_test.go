@@ -45,15 +45,15 @@ func TestReportShowsWhatWentWrong(t *testing.T) {
 func TestOptionsChooseTargets(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
-		"":                                "baseline,pawl",
-		"--remote":                        "provider,baseline,pawl",
-		"--only pawl,ledger-policy,token": "pawl,ledger-policy,token",
-		"--against /old":                  "pawl,earlier",
-		"--against /old --only earlier":   "earlier",
-		"--only earlier":                  "",
-		"--remote --rate 0":               "",
-		"--remote --stored 5":             "",
-		"--remote --only baseline":        "",
+		"":                              "baseline,pawl",
+		"--remote":                      "provider,baseline,pawl",
+		"--only pawl,token":             "pawl,token",
+		"--against /old":                "pawl,earlier",
+		"--against /old --only earlier": "earlier",
+		"--only earlier":                "",
+		"--remote --rate 0":             "",
+		"--remote --stored 5":           "",
+		"--remote --only baseline":      "",
 	} {
 		o, err := parseOptions(strings.Fields(args))
 		if want == "" {
@@ -62,15 +62,6 @@ func TestOptionsChooseTargets(t *testing.T) {
 			t.Errorf("%q: targets %v, %v, want %s", args, o.only, err, want)
 		}
 	}
-}
-
-func TestLedgerPolicyIsServed(t *testing.T) {
-	t.Parallel()
-	d := testDatabase(t)
-	serveTarget(t, testTarget(t, "ledger-policy"), d)
-	var source string
-	err := d.conn.QueryRow(t.Context(), "SELECT source FROM policies").Scan(&source)
-	assert.True(t, err == nil && source == "{}\n", "stored", source, err)
 }
 
 // Two versions of the service are compared by the medians of their rounds: one round is noise.

@@ -41,16 +41,10 @@ type targets struct {
 	earlier string // binary of an earlier version of the service
 }
 
-var targetNames = []string{"pawl", providerName, "baseline", "earlier", "ledger-policy", "token", keyedName, streamName, forgottenName, forgettingName, troubledName}
+var targetNames = []string{"pawl", providerName, "baseline", "earlier", "token", keyedName, streamName, troubledName}
 
 // keyedName is the service, whose callers send an Idempotency-Key with each order.
 const keyedName = "keyed"
-
-// forgottenName is the service with --forgotten orders, and forgettingName forgets others meanwhile.
-const (
-	forgottenName  = "forgotten"
-	forgettingName = "forgetting"
-)
 
 // providerName is the provider of --remote alone, to which callers make the three calls of an order themselves.
 const providerName = "provider"
@@ -63,16 +57,10 @@ func (t targets) build(ctx context.Context, name string) (target, error) {
 	switch name {
 	case providerName:
 		return target{}, nil
-	case "pawl", keyedName, streamName, forgottenName, troubledName:
+	case "pawl", keyedName, streamName, troubledName:
 		return t.service(ctx)
-	case forgettingName:
-		built, err := t.service(ctx)
-		built.args = append(built.args, "--order-retention", "744h")
-		return built, err
 	case "earlier":
 		return target{binary: t.earlier, args: []string{"serve"}}, nil
-	case "ledger-policy":
-		return t.ledgerPolicy(ctx)
 	case "token":
 		built, err := t.service(ctx)
 		built.token = true
@@ -88,18 +76,6 @@ func (t targets) service(ctx context.Context) (target, error) {
 		binary, err = t.compile(ctx, t.source, ".", "pawl")
 	}
 	return target{binary: binary, args: []string{"serve"}}, err
-}
-
-// ledgerPolicy is the service with a stored policy that leaves every step to the ledger: the work for an order is the
-// same, except for the version.
-func (t targets) ledgerPolicy(ctx context.Context) (target, error) {
-	built, err := t.service(ctx)
-	if err != nil {
-		return built, err
-	}
-	file := filepath.Join(t.folder, "ledger.yaml")
-	built.args = append(built.args, "--policy", file)
-	return built, os.WriteFile(file, []byte("{}\n"), 0o644)
 }
 
 // makeToken creates a token that may send orders, which closes the service.
