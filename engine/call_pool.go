@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -217,14 +217,12 @@ func (p *callPool) noteFailure(result provider.Result) {
 		answer.Code = answer.Detail[strings.LastIndex(answer.Detail, ": ")+1:]
 	}
 	code := strings.TrimSpace(answer.Code)
-	if status := statusOfAnswer.FindStringSubmatch(answer.Detail); status != nil { // with a code of the provider, too
-		code = strings.TrimSpace(status[0] + " " + strings.TrimPrefix(code, "http_"+status[1]))
+	if unknown, ok := result.(provider.Unknown); ok && unknown.Status != 0 { // with a code of the provider, too
+		status := strconv.Itoa(unknown.Status)
+		code = strings.TrimSpace("HTTP " + status + " " + strings.TrimPrefix(code, "http_"+status))
 	}
 	p.failure.Store(&code)
 }
-
-// statusOfAnswer is how the detail of an answer that is no success begins.
-var statusOfAnswer = regexp.MustCompile(`^HTTP ([0-9]{3})\b`)
 
 // openFor is how much longer the circuit breaker is open; 0 while the call that it lets through is under way.
 func (p *callPool) openFor() time.Duration {

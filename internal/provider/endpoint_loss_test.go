@@ -132,7 +132,7 @@ func TestRequestSentTwiceIsInDoubt(t *testing.T) {
 		then []func(*bufio.ReadWriter)
 		want provider.Result
 	}{
-		"answered 429": {[]func(*bufio.ReadWriter){answering(tooMany)}, provider.Unknown{Code: "too_many_requests"}},
+		"answered 429": {[]func(*bufio.ReadWriter){answering(tooMany)}, provider.Unknown{Code: "too_many_requests", Status: 429}},
 		"refused for good": {[]func(*bufio.ReadWriter){answering("HTTP/1.1 402 No\r\nContent-Length: 0\r\n\r\n")},
 			provider.Refused{Code: "payment_required"}},
 		"done":          {[]func(*bufio.ReadWriter){answering(wholeDone)}, provider.Done{}},

@@ -154,6 +154,7 @@ type Unknown struct {
 	Code, Detail string
 	After        time.Duration // as the provider asked; 0: not specified
 	Reference    string        // the provider's reference, if it returned one
+	Status       int           // of an HTTP answer that leaves it open; 0: there was none
 }
 
 func (Done) result()    {}

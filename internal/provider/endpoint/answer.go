@@ -113,7 +113,7 @@ func (a *answer) result(op provider.Operation) provider.Result {
 	case r.Outcome == "not_done":
 		return a.notDone(&r, "not_done")
 	case a.Status >= 300 && a.Status < 400:
-		return provider.Unknown{Code: "redirect", Detail: a.statusText() + " is not followed", After: a.RetryAfter()}
+		return provider.Unknown{Code: "redirect", Detail: a.statusText() + " is not followed", After: a.RetryAfter(), Status: a.Status}
 	case r.Outcome == "refused" && a.Status >= 400 && a.Status < 500:
 		return a.refused(&r, "refused")
 	case r.Outcome == "" && a.Status == http.StatusPaymentRequired:
@@ -177,7 +177,7 @@ func (a *answer) inDoubt(r *reply, code, detail string) provider.Result {
 	if r.Detail != "" {
 		detail += ": " + string(r.Detail)
 	}
-	return provider.Unknown{Code: a.code(r, code), Detail: a.Text(detail), After: a.RetryAfter()}
+	return provider.Unknown{Code: a.code(r, code), Detail: a.Text(detail), After: a.RetryAfter(), Status: a.Status}
 }
 
 func (a *answer) contradiction(r *reply) provider.Result {

@@ -32,5 +32,5 @@ func ExampleNew() {
 	// POST /do pawl-…
 	// provider.Done{Reference:"ch_1", Data:json.RawMessage(nil)}
 	// POST /undo pawl-…
-	// provider.Unknown{Code:"http_500", Detail:"HTTP 500 Internal Server Error", After:0, Reference:""}
+	// provider.Unknown{Code:"http_500", Detail:"HTTP 500 Internal Server Error", After:0, Reference:"", Status:500}
 }
