@@ -194,7 +194,7 @@ func TestWaits(t *testing.T) {
 	}{
 		{client.Order{Status: "charging", Hold: "retry", HoldReason: "breaker_open", ResumesAt: soon, InDoubt: true}, client.Transition{From: "pending"},
 			client.Call{Outcome: "unknown", Code: "error", Detail: "HTTP 503: down"},
-			"Waits to try the charge again|One try has failed, 7 min ago: HTTP 503. The provider keeps failing, so no call is made for now.|The next try is in 1 min (" + minute(soon) +
+			"Waits to try the charge again|One try has failed, 7 min ago: HTTP 503: down. The provider keeps failing, so no call is made for now.|The next try is in 1 min (" + minute(soon) +
 				"), by itself.|Nobody needs to do anything.|The customer may have been charged 8 USD, but not twice: all tries have the same key."},
 		{client.Order{Status: "confirming", Hold: "callback", ResumesAt: far}, client.Transition{Verb: "callback"}, client.Call{},
 			"Waits for the provider’s answer to the confirmation|The provider has accepted the request, and will report the result. It has waited since " + minute(past) + " (7 min ago).|" +
@@ -212,9 +212,9 @@ func TestWaits(t *testing.T) {
 		{client.Order{Status: "pending", Hold: "approval", ApprovalUntil: soon, ApprovalOnTimeout: "cancel"}, client.Transition{Verb: "approval"}, client.Call{},
 			"Waits for a person to approve it|A rule of the policy asks for that before anything is charged. It has waited since " + minute(past) + " (7 min ago).|If nobody decides, it is canceled in 1 min (" +
 				minute(soon) + ").|Somebody must approve or reject it.|Nothing was charged."},
-		{client.Order{Status: "confirming", Hold: "attention", HoldReason: "retries_exhausted: 9 calls", InDoubt: true}, client.Transition{Verb: "attention"}, client.Call{},
+		{client.Order{Status: "confirming", Hold: "attention", HoldReason: "retries_exhausted: 9 calls", InDoubt: true}, client.Transition{Verb: "attention"}, client.Call{Outcome: "retry", Detail: "back on Monday"},
 			"Needs a person: Retries are used up|No try of the confirmation has succeeded, but one without an answer may have been done. It has waited since " + minute(past) +
-				" (7 min ago).||Somebody must decide: it does not go on by itself.|8 USD was charged."},
+				" (7 min ago). The last answer of the provider, 7 min ago: back on Monday.||Somebody must decide: it does not go on by itself.|8 USD was charged."},
 	} {
 		o := c.o
 		o.Amount, o.Currency = "8", "USD"

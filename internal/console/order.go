@@ -170,6 +170,15 @@ func (p *orderPage) Refundable() string { return count(refundable(p.Order)) }
 // Capturable is what can still be captured.
 func (p *orderPage) Capturable() string { return count(capturable(p.Order)) }
 
+// Delivered counts the deliveries by their state.
+func (p *orderPage) Delivered() string {
+	states := make([]string, len(p.Deliveries))
+	for i, d := range p.Deliveries {
+		states[i] = string(d.State)
+	}
+	return fmt.Sprintf("Its %s to webhook endpoints: %s", times(len(states), "newest event", "newest events"), counted(states))
+}
+
 // Ended says why an order failed, was canceled or is being undone; empty: it was not.
 func (p *orderPage) Ended() template.HTML {
 	words := map[client.Status]string{client.StatusFailed: "It failed", client.StatusCanceled: "It was canceled"}[p.Status]

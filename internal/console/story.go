@@ -303,19 +303,26 @@ func times(n int, once, many string) string {
 
 // answers counts the answers to calls, such as "9 × HTTP 503 Service Unavailable, 1 × done".
 func answers(calls []*client.Call) string {
-	if len(calls) == 1 {
-		return answerTo(calls[0])
+	all := make([]string, len(calls))
+	for i, c := range calls {
+		all[i] = answerTo(c)
 	}
-	var order []string
-	number := map[string]int{}
-	for _, c := range calls {
-		answer := answerTo(c)
-		if number[answer]++; number[answer] == 1 {
-			order = append(order, answer)
+	return counted(all)
+}
+
+// counted counts words that occur more than once, in their order.
+func counted(words []string) string {
+	if len(words) == 1 {
+		return words[0]
+	}
+	number, order := map[string]int{}, []string{}
+	for _, word := range words {
+		if number[word]++; number[word] == 1 {
+			order = append(order, word)
 		}
 	}
-	for i, answer := range order {
-		order[i] = fmt.Sprintf("%d × %s", number[answer], answer)
+	for i, word := range order {
+		order[i] = fmt.Sprintf("%d × %s", number[word], word)
 	}
 	return strings.Join(order, ", ")
 }

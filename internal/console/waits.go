@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"html/template"
 	"slices"
+	"strings"
 	"time"
 
 	"pawl/client"
@@ -67,6 +68,9 @@ func waitsFor(o *client.Order, moves []client.Transition, calls []client.Call) *
 		why := reasonOf(o.Hold, o.HoldReason)
 		w.Needs, w.Title, w.Act = &why, "Needs a person: "+why.Title, "Somebody must decide: it does not go on by itself."
 		w.Why = markup(meaningOf(o, why)+"%s", waited(held.At))
+		if len(calls) > 0 && calls[0].Outcome != client.CallOutcomeDone {
+			w.Why += markup(" The last answer of the provider, %s: %s.", ago(calls[0].StartedAt), providerWords(&calls[0]))
+		}
 	}
 	if !o.CompleteBy.IsZero() && !fsm.State(o.Status).Undoing() {
 		w.Next += markup(" At its deadline, %s, what was done is undone.", when(o.CompleteBy))
@@ -103,14 +107,19 @@ func (w *wait) tellTries(o *client.Order, moves []client.Transition, calls []cli
 		w.Title = "Waits for the provider of " + theStep[o.Status]
 		w.Why = markup("No call has been made%s.", since(began))
 	case 1:
-		w.Why = markup("One try has failed, %s: %s.", ago(tries[0].StartedAt), answerTo(&tries[0]))
+		w.Why = markup("One try has failed, %s: %s.", ago(tries[0].StartedAt), providerWords(&tries[0]))
 	default:
 		all := atLeast(int64(n), len(calls) == callsOfWait && !began.Before(calls[len(calls)-1].StartedAt))
-		w.Why = markup(all+" tries have failed%s, the last %s: %s.", since(tries[n-1].StartedAt), ago(tries[0].StartedAt), answerTo(&tries[0]))
+		w.Why = markup(all+" tries have failed%s, the last %s: %s.", since(tries[n-1].StartedAt), ago(tries[0].StartedAt), providerWords(&tries[0]))
 	}
 	if words := inWords(o.HoldReason); words != o.HoldReason {
 		w.Why += template.HTML(" " + template.HTMLEscapeString(capital(words)) + ".")
 	}
+}
+
+// providerWords are those of the provider in its answer to a call, or ours for it.
+func providerWords(c *client.Call) string {
+	return cmp.Or(strings.TrimRight(c.Detail, "."), answerTo(c))
 }
 
 // meaningOf is what a reason means at the step of the order.
