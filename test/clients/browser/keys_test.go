@@ -62,7 +62,7 @@ func TestKeyboardAlone(t *testing.T) {
 	b.visit("/console/order?id=" + order.OrderID)
 	b.keys(kb.Tab)
 	b.focused("the way around the navigation", "Skip to the page")
-	for _, page := range []string{"Waits for approval", "What will change"} {
+	for _, page := range []string{"Waits for a person to approve it", "What will change"} {
 		b.shows(page)
 		for range 60 {
 			if eval[string](b, `document.activeElement.innerText ?? ""`) == "Approve" {
