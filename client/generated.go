@@ -401,6 +401,7 @@ const (
 
 // Defines values for SearchMatchMatched.
 const (
+	SearchMatchMatchedAmount               SearchMatchMatched = "amount"
 	SearchMatchMatchedChargeReference      SearchMatchMatched = "chargeReference"
 	SearchMatchMatchedCustomerID           SearchMatchMatched = "customerId"
 	SearchMatchMatchedDisputeCharge        SearchMatchMatched = "disputeCharge"
@@ -408,6 +409,7 @@ const (
 	SearchMatchMatchedMetadata             SearchMatchMatched = "metadata"
 	SearchMatchMatchedOrderID              SearchMatchMatched = "orderId"
 	SearchMatchMatchedOrderIDPrefix        SearchMatchMatched = "orderIdPrefix"
+	SearchMatchMatchedPart                 SearchMatchMatched = "part"
 	SearchMatchMatchedRefundReference      SearchMatchMatched = "refundReference"
 	SearchMatchMatchedReservationReference SearchMatchMatched = "reservationReference"
 )
@@ -2597,7 +2599,7 @@ type RotateSecretBody struct {
 
 // SearchMatch defines model for SearchMatch.
 type SearchMatch struct {
-	// Key With metadata: the key of the value that matched.
+	// Key With metadata: the key of the value that matched. With part: what the term is a part of, such as customerId, chargeReference or metadata.email.
 	//
 	// Examples: email
 	Key string `json:"key,omitempty,omitzero"`
@@ -2616,15 +2618,25 @@ type SearchMatchMatched string
 
 // SearchResult defines model for SearchResult.
 type SearchResult struct {
-	Matches []SearchMatch `json:"matches"`
+	// Looked Number of orders that were looked inside, newest first. Absent if an order has the term as it is.
+	//
+	// Examples: 20000
+	Looked int `json:"looked,omitempty,omitzero"`
 
-	// MetadataKeys The metadata keys whose values are searched, as pawl migrate search-keys set them.
+	// LookedSince When the oldest of them was created.
+	LookedSince time.Time     `json:"lookedSince,omitempty,omitzero"`
+	Matches     []SearchMatch `json:"matches"`
+
+	// MetadataKeys If no order has the term as it is: the metadata keys whose values were searched, as pawl migrate search-keys set them.
 	//
 	// Examples: ["email"]
 	MetadataKeys []string `json:"metadataKeys"`
 
 	// More Other orders match, too. A longer term finds fewer; the filters of listOrders have pages.
 	More bool `json:"more"`
+
+	// NextCursor Looks inside older orders. Absent if there are none.
+	NextCursor string `json:"nextCursor,omitempty,omitzero"`
 }
 
 // SentData defines model for SentData.
@@ -3821,6 +3833,9 @@ type SearchOrdersParams struct {
 
 	// Limit Maximum number of orders.
 	Limit int `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
+
+	// Cursor nextCursor of the previous response, with the same term: looks only inside older orders.
+	Cursor string `form:"cursor,omitempty" json:"cursor,omitempty,omitzero"`
 }
 
 // StartVerificationParams defines parameters for StartVerification.

@@ -672,6 +672,87 @@ func (q *Queries) OrdersSearch(ctx context.Context, arg OrdersSearchParams) ([]O
 	return items, nil
 }
 
+const ordersSearchParts = `-- name: OrdersSearchParts :one
+WITH sought AS MATERIALIZED (
+  SELECT lower(g.term COLLATE "C") AS term, nullif(g.amount, '')::numeric AS amount FROM (SELECT $1::text AS term, $2::text AS amount) AS g
+), newest AS MATERIALIZED (
+  SELECT o.order_no, o.created_at, CASE
+    WHEN strpos(lower(o.order_id), p.term) > 0 THEN 'orderId' WHEN strpos(lower(o.customer_id), p.term) > 0 THEN 'customerId'
+    WHEN o.amount = p.amount THEN 'amount'
+    WHEN o.metadata IS NOT NULL THEN (
+      SELECT 'metadata.' || k.key FROM unnest($3::text[]) AS k(key) WHERE strpos(lower((o.metadata ->> k.key) COLLATE "C"), p.term) > 0 LIMIT 1) END AS place
+  FROM sought AS p, pawl.orders AS o
+  WHERE o.order_no < $4::bigint ORDER BY o.order_no DESC LIMIT $5::integer
+), span AS MATERIALIZED (
+  SELECT min(n.order_no) AS first, max(n.order_no) AS last, min(n.created_at) AS since, count(*) AS looked FROM newest AS n
+), referred AS (
+  SELECT c.order_no, 'chargeReference' AS place FROM pawl.charges AS c
+  WHERE c.order_no >= (SELECT s.first FROM span AS s) AND c.order_no <= (SELECT s.last FROM span AS s)
+    AND strpos(lower(coalesce(c.reference, '')), (SELECT p.term FROM sought AS p)) > 0
+  UNION ALL
+  SELECT r.order_no, 'reservationReference' FROM pawl.reservations AS r
+  WHERE r.order_no >= (SELECT s.first FROM span AS s) AND r.order_no <= (SELECT s.last FROM span AS s)
+    AND r.line = 1 AND strpos(lower(coalesce(r.reference, '')), (SELECT p.term FROM sought AS p)) > 0
+  UNION ALL
+  SELECT u.order_no, u.kind || 'Reference' FROM pawl.charge_operations AS u
+  WHERE u.order_no >= (SELECT s.first FROM span AS s) AND u.order_no <= (SELECT s.last FROM span AS s)
+    AND strpos(lower(coalesce(u.reference, '')), (SELECT p.term FROM sought AS p)) > 0
+  UNION ALL
+  SELECT d.order_no, 'disputeReference' FROM pawl.disputes AS d
+  WHERE d.order_no >= (SELECT s.first FROM span AS s) AND d.order_no <= (SELECT s.last FROM span AS s)
+    AND strpos(lower(concat_ws(' ', d.reference, d.charge)), (SELECT p.term FROM sought AS p)) > 0
+), found AS (
+  SELECT f.order_no, min(f.place) AS place FROM (
+    SELECT n.order_no, n.place FROM newest AS n WHERE n.place IS NOT NULL UNION ALL SELECT r.order_no, r.place FROM referred AS r) AS f
+  GROUP BY f.order_no ORDER BY f.order_no DESC LIMIT $6::integer
+)
+SELECT ARRAY(SELECT f.order_no FROM found AS f ORDER BY f.order_no DESC)::bigint[] AS found,
+  ARRAY(SELECT f.place FROM found AS f ORDER BY f.order_no DESC)::text[] AS places,
+  s.looked::integer AS looked, coalesce(s.first, 0)::bigint AS last, coalesce(s.since, now())::timestamptz AS since
+FROM span AS s
+`
+
+type OrdersSearchPartsParams struct {
+	Term   string
+	Amount string
+	Keys   []string
+	Before int64
+	Looks  int32
+	Most   int32
+}
+
+type OrdersSearchPartsRow struct {
+	Found  []int64
+	Places []string
+	Looked int32
+	Last   int64
+	Since  time.Time
+}
+
+// Looks inside the newest orders before a number, as many as looks: for a part of an id, a customer, a reference or a
+// value of metadata under one of the keys, whatever the case of its letters from A to Z, or for an amount. No index has
+// parts, and one that had would slow admissions down. places says where each order has it. since is when the oldest one
+// was created, last its number. coalesce keeps the planner from the indexes of references, which begin with those.
+func (q *Queries) OrdersSearchParts(ctx context.Context, arg OrdersSearchPartsParams) (OrdersSearchPartsRow, error) {
+	row := q.db.QueryRow(ctx, ordersSearchParts,
+		arg.Term,
+		arg.Amount,
+		arg.Keys,
+		arg.Before,
+		arg.Looks,
+		arg.Most,
+	)
+	var i OrdersSearchPartsRow
+	err := row.Scan(
+		&i.Found,
+		&i.Places,
+		&i.Looked,
+		&i.Last,
+		&i.Since,
+	)
+	return i, err
+}
+
 const ordersStatusSince = `-- name: OrdersStatusSince :many
 SELECT n.order_no::bigint AS order_no, c.at FROM unnest($1::bigint[]) AS n(order_no), LATERAL (
   SELECT t.at FROM pawl.transitions AS t WHERE t.order_no = n.order_no AND t.from_status IS DISTINCT FROM t.to_status

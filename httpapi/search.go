@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"net/http"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -13,23 +14,31 @@ var searchOrdersOperation = failing(huma.Operation{
 	OperationID: "searchOrders", Method: http.MethodGet, Path: "/api/search", Tags: []string{"orders"},
 	Summary: "Find orders by one term",
 	Description: "Finds the order with this id; then those whose id begins with the term, and those whose customer, provider's reference, " +
-		"or value of a searchable metadata key is the term, newest first. Case matters. An order is listed once.",
+		"or value of a searchable metadata key is the term, newest first. If there are none, it tries the term in lower and in upper case, " +
+		"and then looks inside the newest 20,000 orders: for a term of 3 characters or more as a part of any of these (matched is part), " +
+		"whatever the case of letters from A to Z, and as an amount, such as 417, 417.00 or 417,00. nextCursor looks inside older ones. An order is listed once.",
 }, "invalid_parameter", "unavailable", "internal")
 
 type searchOrdersRequest struct {
 	Term  string `query:"term" required:"true" maxLength:"255" doc:"What to look for." example:"ch_3P8xZq"`
 	Limit int32  `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"Maximum number of orders."`
+
+	Cursor string `query:"cursor" doc:"nextCursor of the previous response, with the same term: looks only inside older orders."`
 }
 
 type searchResult struct {
 	Matches []searchMatch `json:"matches" nullable:"false"`
 	More    bool          `json:"more" doc:"Other orders match, too. A longer term finds fewer; the filters of listOrders have pages."`
-	Keys    []string      `json:"metadataKeys" nullable:"false" doc:"The metadata keys whose values are searched, as pawl migrate search-keys set them." example:"[\"email\"]"`
+
+	Keys        []string  `json:"metadataKeys" nullable:"false" doc:"If no order has the term as it is: the metadata keys whose values were searched, as pawl migrate search-keys set them." example:"[\"email\"]"`
+	Looked      int32     `json:"looked,omitempty" doc:"Number of orders that were looked inside, newest first. Absent if an order has the term as it is." example:"20000"`
+	LookedSince time.Time `json:"lookedSince,omitzero" doc:"When the oldest of them was created."`
+	NextCursor  string    `json:"nextCursor,omitempty" doc:"Looks inside older orders. Absent if there are none."`
 }
 
 type searchMatch struct {
-	Matched string `json:"matched" enum:"orderId,orderIdPrefix,customerId,chargeReference,reservationReference,refundReference,disputeReference,disputeCharge,metadata" doc:"What matched." example:"chargeReference"`
-	Key     string `json:"key,omitempty" doc:"With metadata: the key of the value that matched." example:"email"`
+	Matched string `json:"matched" enum:"orderId,orderIdPrefix,customerId,chargeReference,reservationReference,refundReference,disputeReference,disputeCharge,metadata,amount,part" doc:"What matched." example:"chargeReference"`
+	Key     string `json:"key,omitempty" doc:"With metadata: the key of the value that matched. With part: what the term is a part of, such as customerId, chargeReference or metadata.email." example:"email"`
 	Order   order  `json:"order"`
 }
 
@@ -37,13 +46,20 @@ func (s *server) searchOrders(ctx context.Context, in *searchOrdersRequest) (out
 	if !possible(in.Term) {
 		return out, invalidParameter("term", "invalid", "must have 1 to 255 characters, without control characters, or blanks at either end")
 	}
-	matches, more, err := s.engine.Orders.Search(ctx, in.Term, in.Limit)
-	if err != nil {
-		return out, err
+	binding, before := []string{"search", in.Term}, int64(0)
+	if in.Cursor != "" {
+		position, ok := openCursor(binding, in.Cursor)
+		var number bool
+		if before, number = parseInteger([]byte(position)); !ok || !number || before <= 0 {
+			return out, errCursor()
+		}
 	}
-	out.Matches, out.More = each(matches, s.searchMatchOf), more
-	keys, err := s.engine.Orders.SearchKeys(ctx)
-	out.Keys = append([]string{}, keys...)
+	found, err := s.engine.Orders.Search(ctx, in.Term, in.Limit, before)
+	out = searchResult{Matches: each(found.Matches, s.searchMatchOf), More: found.More, Keys: append([]string{}, found.Keys...),
+		Looked: found.Looked, LookedSince: found.Since}
+	if found.Next != 0 {
+		out.NextCursor = sealCursor(binding, decimalText(found.Next))
+	}
 	return out, err
 }
 

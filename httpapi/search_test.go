@@ -34,7 +34,8 @@ type searchResultRead struct {
 		Matched, Key string
 		Order        struct{ OrderID string }
 	}
-	More bool
+	More       bool
+	NextCursor string
 }
 
 func TestSearch(t *testing.T) {
@@ -52,11 +53,13 @@ func TestSearch(t *testing.T) {
 	}
 	b.call(t, "POST /api/orders/shop-1/refunds", `{"amount":0.01,"reason":"r","requestId":"r1"}`)
 	b.exec(t, `UPDATE charge_operations SET reference = 'ch_1' FROM orders AS o WHERE o.order_no = charge_operations.order_no AND o.order_id = 'shop-1'`)
+	dispute := `{"reference":"dp_1","state":"opened","amount":1,"reason":"r"}`
+	b.call(t, "POST /api/orders/shop-1/disputes", dispute)
 	assert.Equal(t, b.found(t, "term=ann@example.com"), "", "before the key can be searched")
 	assert.NoError(t, migrations.AddSearchKey(t.Context(), b.AdminURL, "email"))
 	assert.NoError(t, migrations.AddSearchKey(t.Context(), b.AdminURL, "it's \"x\""))
-	if body := b.get(t, "/api/search?term=ann").body; !strings.Contains(body, `"metadataKeys":["email","it's \"x\""]`) {
-		t.Errorf("the searchable keys are missing: %s", body)
+	if body := b.get(t, "/api/search?term=nobody").body; !strings.Contains(body, `"metadataKeys":["email","it's \"x\""],"looked":5,"lookedSince":"2`) {
+		t.Errorf("what was looked at is missing: %s", body)
 	}
 	for term, want := range map[string]string{
 		"ann":                    "ann orderId, shop-10 customerId, shop-1 customerId",
@@ -67,13 +70,28 @@ func TestSearch(t *testing.T) {
 		"rs_1":                   "shop-2 reservationReference",
 		"ann@example.com":        "shop-10 metadata email",
 		"x":                      "", // of a key that can't be searched
-		"SHOP":                   "",
+		"ANN":                    "ann orderId, shop-10 customerId, shop-1 customerId",
+		"op-1":                   "ann part metadata.email, shop-10 part orderId, shop-1 part orderId",
+		"N@Example":              "shop-10 part metadata.email",
+		"H_1":                    "shop-2 part chargeReference, shop-1 part refundReference",
+		"s_1":                    "shop-2 part reservationReference",
+		"P_1":                    "shop-1 part disputeReference",
+		"3,00":                   "shop-2 amount",
+		"2.0":                    "shop-10 amount",
+		"1e0":                    "",
+		"op":                     "", // too short for a part
 		"%":                      "",
-		strings.Repeat("é", 255): "", // a value begins so
+		strings.Repeat("é", 255): "shop part metadata.email",
 	} {
 		assert.Equal(t, b.found(t, "term="+url.QueryEscape(term)), want, term)
 	}
 	assert.Equal(t, b.found(t, "term=shop&limit=3"), "shop orderId, shop-1 orderIdPrefix, shop-10 orderIdPrefix, more")
+	var older searchResultRead
+	for want, cursor := range []string{"", "&cursor="} { // one at a time, the newest first
+		assert.NoError(t, json.Unmarshal([]byte(b.get(t, "/api/search?term=op-1&limit=1"+cursor+older.NextCursor).body), &older))
+		assert.Equal(t, older.Matches[0].Order.OrderID, []string{"ann", "shop-10"}[want])
+	}
+	b.get(t, "/api/search?term=op-10&cursor="+older.NextCursor).wantProblem(t, 422, "invalid_parameter")
 	assert.NoError(t, migrations.RemoveSearchKey(t.Context(), b.AdminURL, "email"))
 	assert.Equal(t, b.found(t, "term=bob@example.com"), "", "of a key that was removed")
 	for query, name := range map[string]string{"": "term", "term=%00": "term", "term=a%20": "term", "term=a&limit=201": "limit", "term=" + strings.Repeat("a", 256): "term"} {

@@ -287,6 +287,49 @@ SELECT f.order_no, f.matched, f.key FROM (
 ) AS f
 ORDER BY f.place, f.order_id, f.key, f.order_no DESC;
 
+-- name: OrdersSearchParts :one
+-- Looks inside the newest orders before a number, as many as looks: for a part of an id, a customer, a reference or a
+-- value of metadata under one of the keys, whatever the case of its letters from A to Z, or for an amount. No index has
+-- parts, and one that had would slow admissions down. places says where each order has it. since is when the oldest one
+-- was created, last its number. coalesce keeps the planner from the indexes of references, which begin with those.
+WITH sought AS MATERIALIZED (
+  SELECT lower(g.term COLLATE "C") AS term, nullif(g.amount, '')::numeric AS amount FROM (SELECT @term::text AS term, @amount::text AS amount) AS g
+), newest AS MATERIALIZED (
+  SELECT o.order_no, o.created_at, CASE
+    WHEN strpos(lower(o.order_id), p.term) > 0 THEN 'orderId' WHEN strpos(lower(o.customer_id), p.term) > 0 THEN 'customerId'
+    WHEN o.amount = p.amount THEN 'amount'
+    WHEN o.metadata IS NOT NULL THEN (
+      SELECT 'metadata.' || k.key FROM unnest(@keys::text[]) AS k(key) WHERE strpos(lower((o.metadata ->> k.key) COLLATE "C"), p.term) > 0 LIMIT 1) END AS place
+  FROM sought AS p, pawl.orders AS o
+  WHERE o.order_no < @before::bigint ORDER BY o.order_no DESC LIMIT @looks::integer
+), span AS MATERIALIZED (
+  SELECT min(n.order_no) AS first, max(n.order_no) AS last, min(n.created_at) AS since, count(*) AS looked FROM newest AS n
+), referred AS (
+  SELECT c.order_no, 'chargeReference' AS place FROM pawl.charges AS c
+  WHERE c.order_no >= (SELECT s.first FROM span AS s) AND c.order_no <= (SELECT s.last FROM span AS s)
+    AND strpos(lower(coalesce(c.reference, '')), (SELECT p.term FROM sought AS p)) > 0
+  UNION ALL
+  SELECT r.order_no, 'reservationReference' FROM pawl.reservations AS r
+  WHERE r.order_no >= (SELECT s.first FROM span AS s) AND r.order_no <= (SELECT s.last FROM span AS s)
+    AND r.line = 1 AND strpos(lower(coalesce(r.reference, '')), (SELECT p.term FROM sought AS p)) > 0
+  UNION ALL
+  SELECT u.order_no, u.kind || 'Reference' FROM pawl.charge_operations AS u
+  WHERE u.order_no >= (SELECT s.first FROM span AS s) AND u.order_no <= (SELECT s.last FROM span AS s)
+    AND strpos(lower(coalesce(u.reference, '')), (SELECT p.term FROM sought AS p)) > 0
+  UNION ALL
+  SELECT d.order_no, 'disputeReference' FROM pawl.disputes AS d
+  WHERE d.order_no >= (SELECT s.first FROM span AS s) AND d.order_no <= (SELECT s.last FROM span AS s)
+    AND strpos(lower(concat_ws(' ', d.reference, d.charge)), (SELECT p.term FROM sought AS p)) > 0
+), found AS (
+  SELECT f.order_no, min(f.place) AS place FROM (
+    SELECT n.order_no, n.place FROM newest AS n WHERE n.place IS NOT NULL UNION ALL SELECT r.order_no, r.place FROM referred AS r) AS f
+  GROUP BY f.order_no ORDER BY f.order_no DESC LIMIT @most::integer
+)
+SELECT ARRAY(SELECT f.order_no FROM found AS f ORDER BY f.order_no DESC)::bigint[] AS found,
+  ARRAY(SELECT f.place FROM found AS f ORDER BY f.order_no DESC)::text[] AS places,
+  s.looked::integer AS looked, coalesce(s.first, 0)::bigint AS last, coalesce(s.since, now())::timestamptz AS since
+FROM span AS s;
+
 -- name: SearchKeys :many
 -- Returns the metadata keys that orders_by_metadata looks at.
 SELECT d.description::text AS key FROM pg_catalog.pg_index AS i JOIN pg_catalog.pg_class AS c ON c.oid = i.indexrelid

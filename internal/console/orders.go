@@ -1,6 +1,8 @@
 package console
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -10,17 +12,18 @@ import (
 	"time"
 
 	"pawl/client"
+	"pawl/internal/spelling"
 )
 
 type ordersPage struct {
 	Search  string
 	Notes   []string
 	Meant   string // the search that was probably meant
-	Cased   string // the search in lower or upper case, if that finds something and this one nothing
 	Views   []view
 	Orders  []client.Order
 	First   int    // the number of the first order on this page, from 1
 	Next    string // the URL of the next page
+	Looked  string // inside which orders a term was looked for
 	Total   int64  // of all pages
 	More    bool   // there may be more than Total
 	Totals  []client.MoneyTotal
@@ -51,8 +54,8 @@ var views = []view{
 }
 
 var searchHelp = [][2]string{
-	{`pi_3P8xZq`, "the beginning of an id, or a whole customer, provider's reference (of Stripe: pi_, re_ and dp_, and ch_ of a disputed charge) or value of searchable " +
-		"metadata. Capital letters count. In quotes if it looks like one of the above, with quotes doubled"},
+	{`pi_3P8xZq`, "an id or its beginning, a customer, a provider's reference (of Stripe: pi_, re_ and dp_, and ch_ of a disputed charge) or a value of searchable " +
+		"metadata. If no order has it, the newest orders that have it inside, or that have this amount. In quotes if it looks like a condition, with quotes doubled"},
 	{`status:failed,canceled`, "in one of these states; open: not ended"},
 	{`hold:attention`, "on hold: attention, approval, retry, callback, queued, scheduled or paused"},
 	{`reason:retries_exhausted`, "on hold for this reason; the part before a colon is enough"},
@@ -96,15 +99,14 @@ func (v *visit) orders() error {
 			return err
 		}
 	}
+	if v.query("none") != "" && len(p.Orders) > 0 {
+		s.note("Select orders in the list first.")
+	}
 	p.Notes = s.notes
 	p.describe(s)
-	if v.query("none") != "" && len(p.Orders) > 0 {
-		p.Notes = append(p.Notes, "No order was chosen. Tick some in the list.")
-	}
 	p.Fits = v.fits(p.Orders)
-	if len(p.Orders) == 0 {
-		p.Meant = s.meant
-		if err := v.findWithout(p); err != nil {
+	if p.Meant = s.meant; len(p.Orders) == 0 || len(s.filters) > 0 && s.term != "" {
+		if err := errors.Join(v.suggest(p), v.findWithout(p)); err != nil {
 			return err
 		}
 	}
@@ -137,84 +139,170 @@ func (v *visit) findWithout(p *ordersPage) error {
 		return nil
 	}
 	for _, chip := range p.Chips {
-		s := parseSearch(chip.Search, time.Now())
-		if s.term != "" || len(s.notes) > 0 || strings.HasPrefix(chip.Name, "sort:") {
+		if strings.HasPrefix(chip.Name, "sort:") {
 			continue
 		}
-		s.filter.Limit = 1
-		found, err := v.api.ListOrders(v.r.Context(), s.filter)
-		if err != nil && refusedInput(err) == nil {
+		finds, err := v.finds(chip.Search)
+		if err != nil {
 			return err
 		}
-		if err == nil && len(found.Orders) > 0 {
+		if finds {
 			p.Without = append(p.Without, chip)
 		}
 	}
 	return nil
 }
 
+// finds reports whether a search by conditions finds an order.
+func (v *visit) finds(conditions string) (bool, error) {
+	s := parseSearch(conditions, time.Now())
+	if s.term != "" || len(s.notes) > 0 {
+		return false, nil
+	}
+	s.filter.Limit = 1
+	found, err := v.api.ListOrders(v.r.Context(), s.filter)
+	if err != nil {
+		if refusedInput(err) != nil {
+			err = nil
+		}
+		return false, err
+	}
+	return len(found.Orders) > 0, nil
+}
+
+// mostWords is how many words of a search are tried as conditions.
+const mostWords = 4
+
+// suggest finds the search by conditions that was probably meant by one of words.
+func (v *visit) suggest(p *ordersPage) error {
+	var meant []string
+	words := wordsOf(p.Search)
+	if p.Meant != "" || p.Term == "" || len(words) > mostWords {
+		return nil
+	}
+	for _, w := range words {
+		name, _, colon := strings.Cut(w.typed, ":")
+		condition := w.typed
+		if w.quoted || !colon || qualifiers[strings.ToLower(name)] == nil {
+			var err error
+			if condition, err = v.conditionOf(w.text); condition == "" || err != nil {
+				return err
+			}
+		}
+		meant = append(meant, condition)
+	}
+	search := strings.Join(meant, " ")
+	finds, err := v.finds(search)
+	if finds {
+		p.Meant = search
+	}
+	return err
+}
+
+// conditionOf is the condition that a word was probably meant as, or empty.
+func (v *visit) conditionOf(word string) (condition string, err error) {
+	low := strings.ToLower(word)
+	for _, key := range []string{"status", "hold"} {
+		if value := cmp.Or(otherWords[low], spelling.Meant(low, valuesOf[key])); value != "" && notOneOf(key, value) == "" {
+			return key + ":" + value, nil
+		}
+	}
+	switch {
+	case low == "today" || low == "yesterday":
+		return "created:" + low, nil
+	case aCurrency.MatchString(word):
+		return "currency:" + word, nil
+	case anAmount.MatchString(strings.ReplaceAll(word, ",", ".")):
+		return "amount:" + strings.ReplaceAll(word, ",", "."), nil
+	}
+	for _, key := range []string{"item", "customer", "code"} {
+		if key == "code" && !strings.Contains(word, "_") {
+			break // no index has codes, and nearly all have one
+		}
+		condition = key + ":" + word
+		if strings.ContainsAny(word, "\" \t") {
+			condition = key + ":" + quoted(word)
+		}
+		if finds, err := v.finds(condition); finds || err != nil {
+			return condition, err
+		}
+	}
+	return "", nil
+}
+
 // findByTerm finds orders by a term. only is the ID of the order that has it as its ID, or that is the only match.
 func (v *visit) findByTerm(s *search, p *ordersPage) (only string, err error) {
-	if only, err = v.findByID(s.term, p.Search); only != "" || err != nil {
-		return only, err
+	cursor := v.query("cursor")
+	if cursor == "" {
+		if only, err = v.findByID(s.term, p.Search); only != "" || err != nil {
+			return only, err
+		}
 	}
-	found, err := v.api.SearchOrders(v.r.Context(), client.SearchOrdersParams{Term: s.term, Limit: ordersOfPage})
+	found, err := v.api.SearchOrders(v.r.Context(), client.SearchOrdersParams{Term: s.term, Limit: ordersOfPage, Cursor: cursor})
 	switch {
 	case refusedInput(err) != nil: // nothing can have this name
 		found = &client.SearchResult{}
 	case err != nil:
 		return "", err
-	case len(found.Matches) == 1:
+	case len(found.Matches) == 1 && found.NextCursor == "" && cursor == "":
 		return found.Matches[0].Order.OrderID, nil
 	}
-	p.Matched, p.Term, p.Keys = map[string]string{}, s.term, found.MetadataKeys
+	p.Matched, p.Term, p.Keys, p.Next = map[string]string{}, s.term, found.MetadataKeys, v.nextPage(found.NextCursor)
+	slices.SortStableFunc(found.Matches, func(a, b client.SearchMatch) int {
+		if a.Matched == client.SearchMatchMatchedPart {
+			return cmp.Compare(a.Key, b.Key)
+		}
+		return 0
+	})
 	for _, m := range found.Matches {
 		p.Orders = append(p.Orders, m.Order)
-		p.Matched[m.Order.OrderID] = strings.TrimSpace("Found by " + matchNames[string(m.Matched)] + " " + m.Key)
+		p.Matched[m.Order.OrderID] = howMatched(&m)
 	}
-	if len(p.Orders) == 0 {
-		s.note("No order id begins with %q, and no order has exactly this customer, reference or value of searchable metadata.", s.term)
-		if p.Cased, err = v.otherCase(s.term, p.Search); err != nil {
-			return "", err
-		}
-		if key, value, ok := strings.Cut(s.term, ":"); ok && value != "" {
-			s.note("%q is not a condition of searches (see Search help). A value of metadata is found by itself: %s", key+":", value)
-		}
-		if strings.HasPrefix(s.term, "ch_") {
-			s.note("Of a charge at Stripe, orders have the payment intent (pi_…). The charge (ch_…) is found after a dispute of it.")
-		}
+	if found.Looked > 0 {
+		v.live = "" // what it costs to look inside orders is not for every change of one
+		p.Looked = lookedInside(found, cursor != "")
+	}
+	if key, value, ok := strings.Cut(s.term, ":"); ok && value != "" && len(p.Orders) == 0 {
+		s.note("%q is not a condition of searches (see Search help). A value of metadata is found by itself: %s", key+":", value)
+	}
+	if strings.HasPrefix(s.term, "ch_") && len(p.Orders) == 0 {
+		s.note("Of a charge at Stripe, orders have the payment intent (pi_…). The charge (ch_…) is found after a dispute of it.")
 	}
 	if len(s.filters) > 0 {
 		s.note("Only %q was looked for. Conditions such as %s are for searches without other words.", s.term, s.filters[0])
 	}
-	if found.More {
+	if found.More && found.NextCursor == "" {
 		s.note("Other orders match, too. A longer term finds fewer.")
 	}
 	return "", nil
 }
 
-// otherCase is the search in lower or upper case, if its term finds orders; otherwise empty.
-func (v *visit) otherCase(term, typed string) (string, error) {
-	for _, in := range []func(string) string{strings.ToLower, strings.ToUpper} {
-		if in(term) == term {
-			continue
-		}
-		found, err := v.api.SearchOrders(v.r.Context(), client.SearchOrdersParams{Term: in(term), Limit: 1})
-		if err != nil && refusedInput(err) == nil {
-			return "", err
-		}
-		if err == nil && len(found.Matches) > 0 {
-			return in(typed), nil
-		}
+// lookedInside says how far a search looked inside orders.
+func lookedInside(found *client.SearchResult, older bool) string {
+	switch back := found.LookedSince.UTC().Format("2 January 2006, 15:04 UTC"); {
+	case found.NextCursor == "":
+		return "Looked inside all orders."
+	case older:
+		return fmt.Sprintf("Looked inside %s older orders, back to %s.", count(found.Looked), back)
+	default:
+		return fmt.Sprintf("Looked inside the newest %s orders only, back to %s.", count(found.Looked), back)
 	}
-	return "", nil
+}
+
+// howMatched says why an order was found.
+func howMatched(m *client.SearchMatch) string {
+	if m.Matched == client.SearchMatchMatchedPart {
+		place, key, _ := strings.Cut(m.Key, ".")
+		return strings.TrimSpace("Found inside the " + matchNames[place] + " " + key)
+	}
+	return strings.TrimSpace("Found by " + matchNames[string(m.Matched)] + " " + m.Key)
 }
 
 // matchNames are the titles of what a search matches.
 var matchNames = map[string]string{
 	"orderId": "id", "orderIdPrefix": "beginning of the id", "customerId": "customer", "chargeReference": "reference of the charge",
 	"reservationReference": "reference of the reservation", "refundReference": "reference of a refund", "disputeReference": "reference of a dispute", "disputeCharge": "charge of a dispute",
-	"metadata": "metadata",
+	"voidReference": "reference of a void", "captureReference": "reference of a capture", "metadata": "metadata", "amount": "amount",
 }
 
 // findByID returns the first ID that an order has, or an empty one. An ID may look like a search, with quotes.
@@ -252,7 +340,7 @@ func (v *visit) find(s *search, p *ordersPage) error {
 }
 
 // Short reports whether the page ended before it was full.
-func (p *ordersPage) Short() bool { return len(p.Orders) < ordersOfPage }
+func (p *ordersPage) Short() bool { return len(p.Orders) < ordersOfPage && !p.ByTerm() }
 
 // ByTerm reports whether the search was for a term, not for conditions.
 func (p *ordersPage) ByTerm() bool { return p.Matched != nil }

@@ -115,6 +115,12 @@ var otherNames = map[string]string{
 	"before": "to", "order": "sort",
 }
 
+// otherWords has what people call statuses and holds.
+var otherWords = map[string]string{"cancelled": "canceled", "declined": "failed", "failure": "failed", "paid": "completed", "complete": "completed", "done": "completed"}
+
+// aCurrency is a word that is probably meant as a currency.
+var aCurrency = regexp.MustCompile(`^[A-Z]{3}$`)
+
 // parseSearch parses a text such as `status:failed amount:>100 customer:"ann smith"`. Words without a colon are the
 // term: the ID of an order, or what else the API finds orders by.
 func parseSearch(text string, now time.Time) *search {

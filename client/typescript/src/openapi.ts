@@ -685,7 +685,7 @@ export interface paths {
         };
         /**
          * Find orders by one term
-         * @description Finds the order with this id; then those whose id begins with the term, and those whose customer, provider's reference, or value of a searchable metadata key is the term, newest first. Case matters. An order is listed once. Needs the role read.
+         * @description Finds the order with this id; then those whose id begins with the term, and those whose customer, provider's reference, or value of a searchable metadata key is the term, newest first. If there are none, it tries the term in lower and in upper case, and then looks inside the newest 20,000 orders: for a term of 3 characters or more as a part of any of these (matched is part), whatever the case of letters from A to Z, and as an amount, such as 417, 417.00 or 417,00. nextCursor looks inside older ones. An order is listed once. Needs the role read.
          */
         get: operations["searchOrders"];
         put?: never;
@@ -3019,7 +3019,7 @@ export interface components {
         };
         SearchMatch: {
             /**
-             * @description With metadata: the key of the value that matched.
+             * @description With metadata: the key of the value that matched. With part: what the term is a part of, such as customerId, chargeReference or metadata.email.
              * @example email
              */
             key?: string;
@@ -3028,13 +3028,24 @@ export interface components {
              * @example chargeReference
              * @enum {string}
              */
-            matched: "orderId" | "orderIdPrefix" | "customerId" | "chargeReference" | "reservationReference" | "refundReference" | "disputeReference" | "disputeCharge" | "metadata";
+            matched: "orderId" | "orderIdPrefix" | "customerId" | "chargeReference" | "reservationReference" | "refundReference" | "disputeReference" | "disputeCharge" | "metadata" | "amount" | "part";
             order: components["schemas"]["Order"];
         };
         SearchResult: {
+            /**
+             * Format: int32
+             * @description Number of orders that were looked inside, newest first. Absent if an order has the term as it is.
+             * @example 20000
+             */
+            looked?: number;
+            /**
+             * Format: date-time
+             * @description When the oldest of them was created.
+             */
+            lookedSince?: string;
             matches: components["schemas"]["SearchMatch"][];
             /**
-             * @description The metadata keys whose values are searched, as pawl migrate search-keys set them.
+             * @description If no order has the term as it is: the metadata keys whose values were searched, as pawl migrate search-keys set them.
              * @example [
              *       "email"
              *     ]
@@ -3042,6 +3053,8 @@ export interface components {
             metadataKeys: string[];
             /** @description Other orders match, too. A longer term finds fewer; the filters of listOrders have pages. */
             more: boolean;
+            /** @description Looks inside older orders. Absent if there are none. */
+            nextCursor?: string;
         };
         SentData: {
             /**
@@ -5861,6 +5874,8 @@ export interface operations {
                 term: string;
                 /** @description Maximum number of orders. */
                 limit?: number;
+                /** @description nextCursor of the previous response, with the same term: looks only inside older orders. */
+                cursor?: string;
             };
             header?: never;
             path?: never;

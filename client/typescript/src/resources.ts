@@ -120,7 +120,7 @@ export abstract class Resources {
 
   readonly search = {
     /** Find orders by one term. */
-    get: (query: Query<"searchOrders">, options?: Options<"searchOrders">) => this.call<"searchOrders">("get", "/api/search", { query, ...options }),
+    get: (query: Query<"searchOrders">, options?: Options<"searchOrders">) => this.pages<"searchOrders">("get", "/api/search", { query, ...options }),
   };
 
   readonly verification = {

@@ -43,7 +43,8 @@ func ordersListCommand() *cobra.Command {
 	cmd := asking(&cobra.Command{
 		Use: "list [TERM]", Short: "List orders, newest first, or find them by one term", Args: cobra.MaximumNArgs(1),
 		Long: "Lists orders, newest first. With TERM, it finds the order with this id, and those whose id begins with it, or whose\n" +
-			"customer, provider's reference or searchable metadata it is (see pawl migrate search-keys); only --limit applies then.",
+			"customer, provider's reference or searchable metadata it is (see pawl migrate search-keys). If there are none, it finds\n" +
+			"the newest orders that have it inside one of these, or that have this amount. Only --limit applies.",
 		Example: "  pawl orders list --hold attention\n  pawl orders list --item widget --status completed --limit 0 -o json\n" +
 			"  pawl orders list ch_3P8xZq",
 	}, func(ctx context.Context, s *session, args []string) error {
@@ -125,7 +126,11 @@ func (s *session) search(ctx context.Context, term string, limit int) error {
 	if err := matchRows.Print(s.out, s.format, output.All(found.Matches)); err != nil {
 		return err
 	}
-	if found.More && s.format == output.Table {
+	switch {
+	case s.format != output.Table:
+	case found.NextCursor != "":
+		fmt.Fprintf(s.out, "looked inside the newest %d orders only, back to %s\n", found.Looked, moment(found.LookedSince))
+	case found.More:
 		fmt.Fprintln(s.out, "and more: use a longer term")
 	}
 	return nil

@@ -19,7 +19,7 @@ var screens = []struct {
 	{"needs a person", "/console/attention", []string{"stuck-1", "Retry", "What the runbook says"}},
 	{"approvals", "/console/attention?hold=approval", []string{"waits-1", "Approve"}},
 	{"runbook", "/console/runbook", []string{"Runbook"}},
-	{"orders", "/console/orders?q=item:lamp", []string{"done-1", "With the chosen orders", "Keep this search"}},
+	{"orders", "/console/orders?q=item:lamp", []string{"done-1", "Action for selected orders", "Keep this search"}},
 	{"orders found", "/console/orders?q=status:failed+item:declined", []string{"declined-1", "card_declined"}},
 	{"no orders found", "/console/orders?q=item:nothing", []string{"No orders found"}},
 	{"completed order", "/console/order?id=done-1", []string{"12.50", "one is broken", "Deliveries"}},

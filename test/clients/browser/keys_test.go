@@ -46,7 +46,7 @@ func TestKeys(t *testing.T) {
 	b.visit("/console/orders?q=item:declined") // chosen rows are sent
 	b.fill("verb", "retry")
 	eval[any](b, `document.querySelectorAll("main input[value=declined-1], main input[value=declined-2]").forEach(e => e.click())`)
-	b.press("See what would be done to 2 orders")
+	b.press("Preview for 2 orders")
 	b.shows("Retry 2 orders?")
 	b.wait("the money of both", `document.querySelector("[data-sum]").innerText === "349.00 USD"`)
 	eval[any](b, `document.querySelector("main input[value=declined-1]").click()`)

@@ -24,7 +24,7 @@ func TestSigningIn(t *testing.T) {
 	b.press("Sign in")
 	b.shows("token:maria")
 	b.press("Go on")
-	b.shows("With the chosen orders") // the page that was asked for
+	b.shows("Action for selected orders") // the page that was asked for
 	b.press("Sign out")
 	b.shows("You are signed out.")
 	b.visit("/console/orders")
