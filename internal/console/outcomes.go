@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"html/template"
 	"slices"
+	"strings"
 
 	"github.com/govalues/decimal"
 
@@ -102,7 +103,7 @@ func (q *ofOrder) outcomes(would *client.Order, outcome string) []string {
 	case "resume":
 		return all("The order continues at the step " + q.step() + ".")
 	case "retry":
-		return all(q.retried(would))
+		return q.retried()
 	case "refund", "capture", "void":
 		return q.operated(would)
 	}
@@ -194,18 +195,37 @@ func (q *ofOrder) goBack() string {
 	return " go back to stock."
 }
 
-func (q *ofOrder) retried(would *client.Order) string {
-	if would.Generation > q.order.Generation {
-		return fmt.Sprintf("The order starts again, with new keys: %s is charged, and %s reserved, if both succeed.", q.money(q.order.Amount), q.goods())
+// startsAgain reports whether the verb starts a failed order again, and so charges it again.
+func (q *ofOrder) startsAgain() bool {
+	return q.verb.Name == "retry" && q.order.Status == client.StatusFailed
+}
+
+func (q *ofOrder) retried() []string {
+	money, goods := q.money(q.order.Amount), q.goods()
+	if q.startsAgain() {
+		card := "the same card or payment method, unless you enter another one below"
+		if q.form.Get("paymentMethod") != "" {
+			card = "the other payment method that you have entered"
+		}
+		why := visible(cmp.Or(q.order.Failure.Detail, q.order.Failure.Code))
+		last := fmt.Sprintf("Last time it failed at the %s (%s), and nothing of a charge was kept.", q.order.Failure.Step, strings.TrimRight(why, "."))
+		if q.order.Failure.Step == client.FailureStepCharge {
+			last = fmt.Sprintf("Last time the charge was refused (%s). The same card is probably refused again.", strings.TrimRight(why, "."))
+		}
+		return []string{money + " is charged again, to " + card + ".", last,
+			"If the charge succeeds, " + goods + " is reserved, and the order completes. If it is refused, the order fails again, and nothing is charged."}
 	}
-	again := "The step " + q.step() + " is tried again at once"
-	if q.order.Status == client.StatusReleasing || q.order.Status == client.StatusRefunding {
-		return "The undo of the " + q.step() + " is tried again at once. Then the order ends."
-	}
+	const again = " is tried again now."
+	said := map[client.Status]string{
+		client.StatusReserving:  "The reservation of " + goods + again + " " + money + " is charged already, and is not charged again.",
+		client.StatusConfirming: "The confirmation" + again + " " + money + " is charged already, and is not charged again.",
+		client.StatusReleasing:  "The undo of the reservation" + again + " Then the order ends.", client.StatusRefunding: "The undo of the charge" + again + " Then the order ends.",
+	}[q.order.Status]
+	all := []string{cmp.Or(said, "The charge of "+money+again+" It is made to the same card or payment method.")}
 	if q.order.InDoubt {
-		again += ", under the same key: if it was done, it is not done twice"
+		all = append(all, "An earlier try may have succeeded. The provider gets the same key, so it is not done twice.")
 	}
-	return again + "."
+	return all
 }
 
 // operated says what a refund, capture or void does: the last operation of the order as it would be.

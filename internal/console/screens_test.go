@@ -152,7 +152,7 @@ func TestOrders(t *testing.T) {
 		"hold:attent status:open":          "hold:attent is not understood: use retry, callback", "amount:x": "is not understood: use a number",
 		"shop:17": "&#34;shop:&#34; is not a condition", `"` + strings.Repeat("x", 254) + `"`: "No orders found.</strong> Looked inside all orders.",
 		"n SMI": ">Found inside the customer<", "50": ">No orders found.</strong> A part of an id is found from 3 characters on",
-		"?x": "A part of an id is found from 3",
+		"?x":                    "A part of an id is found from 3",
 		"ann amount:>100":       "Only &#34;ann&#34; was looked for",
 		"email:ann@example.com": "&#34;email:&#34; is not a condition", "ch_1": "orders have the payment intent (pi_…)",
 	} {

@@ -14,8 +14,8 @@ import (
 
 // task is something that a person can do to an order, an item, an endpoint or a delivery. Its first page asks
 // questions. The second shows what will be so afterwards, asks for the other fields, and has the button that does it.
-// The answers are in its URL, so that it can be reloaded, shared and gone back to. Without questions, there is only the
-// second page.
+// The answers are in its URL, so that it can be reloaded, shared and gone back to; the reason is in none. Without
+// questions, there is only the second page.
 type task struct {
 	Name      string // the last part of the path of its pages
 	Label     string // of the link to it
@@ -72,15 +72,18 @@ func (v *visit) perform(tasks []*task) error {
 	if v.r.Method == http.MethodGet {
 		v.form = t.answersIn(v.r.URL.Query())
 	}
-	if by := v.r.Form.Get("person"); by != "" && by != v.me.Name && !v.r.PostForm.Has("requestId") {
+	sent := v.r.PostForm
+	does := sent.Has("requestId") && !sent.Has("edit") && !sent.Has("look")
+	if by := v.r.Form.Get("person"); by != "" && by != v.me.Name && !does {
 		for _, f := range t.fields {
 			v.form.Del(f.Name) // somebody else typed it before their session ended
 		}
 	}
+	v.typedBefore()
 	switch {
-	case v.r.Method == http.MethodGet && t.questions != nil && !v.r.Form.Has(previewed):
+	case v.r.Method == http.MethodGet && t.questions != nil && !v.r.Form.Has(previewed), sent.Has("edit"):
 		return v.ask(t, nil)
-	case !v.r.PostForm.Has("requestId"):
+	case !does:
 		return v.confirm(t, nil)
 	case v.ofAnother():
 		return v.confirm(t, errOfAnother)
@@ -95,6 +98,9 @@ var errOfAnother = newProblem(http.StatusConflict, "Nothing was done.",
 // ofAnother reports whether a form was shown to another person than the one who is signed in now.
 func (v *visit) ofAnother() bool { return v.r.PostForm.Get("person") != v.me.Name }
 
+// Asks reports whether the task has questions, whose answers can be changed.
+func (t *task) Asks() bool { return t.questions != nil }
+
 // previewed is in the URL of a page that shows what will change, beside the answers to the questions.
 const previewed = "preview"
 
@@ -103,7 +109,7 @@ func (t *task) answersIn(query url.Values) url.Values {
 	answers := url.Values{}
 	for name, values := range query {
 		_, seen := t.seen[name]
-		if t.asks(name) || name == whyField.Name || seen && t.questions != nil && query.Has(previewed) {
+		if t.asks(name) || seen && t.questions != nil && query.Has(previewed) {
 			answers[name] = values[:1]
 		}
 	}
@@ -132,13 +138,19 @@ func (v *visit) ask(t *task, refused *client.Problem) error {
 	if t.questions == nil {
 		return v.confirm(t, refused)
 	}
+	for name := range t.seen {
+		if v.r.PostForm.Has("edit") {
+			v.form.Del(name) // the answers are for the order as it is now
+		}
+	}
 	p := v.formOf(t, t.questions, refused)
 	p.Method, p.Button = http.MethodGet, "Show what will change"
 	for name, values := range v.place(t) { // a form replaces the query
 		p.Hidden[name] = values[0]
 	}
 	if reason := v.form.Get(whyField.Name); reason != "" {
-		p.Hidden[whyField.Name] = reason // the next page asks for it
+		p.Hidden[whyField.Name], p.Hidden["person"] = reason, v.me.Name // the next page asks for it
+		p.Method = http.MethodPost                                      // no URL has the reason
 	}
 	p.Hidden[previewed] = "yes"
 	return v.showAs(p.status, "confirm", page{Title: t.Heading, Data: p})
@@ -151,15 +163,6 @@ func (v *visit) confirm(t *task, refused *client.Problem) error {
 	p.Hidden["person"] = v.me.Name
 	for _, question := range t.questions {
 		p.Hidden[question.Name] = form.Get(question.Name)
-	}
-	if t.questions != nil {
-		answers := v.place(t)
-		for name, values := range form {
-			if t.asks(name) || name == whyField.Name && values[0] != "" {
-				answers.Set(name, values[0])
-			}
-		}
-		p.Answers = address(v.r.URL.Path, answers)
 	}
 	if t.preview != nil {
 		changes, notes, err := t.preview(form)
@@ -210,7 +213,6 @@ type formPage struct {
 	Notes   []string
 	Hidden  map[string]string // earlier answers, the request ID and seen
 	Fields  []field
-	Answers string // the URL of the questions, with the answers
 	status  int
 }
 
@@ -232,7 +234,7 @@ func (v *visit) formOf(t *task, fields []field, refused *client.Problem) formPag
 	known := false
 	for i := range p.Fields {
 		f := &p.Fields[i]
-		if form.Has(f.Name) && f.Type != "password" {
+		if form.Has(f.Name) {
 			f.Value = form.Get(f.Name)
 		}
 		f.Wrong = wrong[f.Name]
@@ -294,11 +296,13 @@ func previewOf(changes ...change) ([]change, []string, error) {
 // field is an input of a form.
 type field struct {
 	Name, Label, Help, Value string
-	Type                     string // of the input; also textarea, select and decimal
+	Type                     string // of the input; also textarea, select, decimal and opaque: not remembered by the browser
 	Options                  []string
 	Words                    map[string]string // labels of options, if they differ from the option
 	Required                 bool
 	Wrong                    string // what is wrong with the value
+	Fold                     string // the title behind which the field is hidden; empty: it is not
+	Looks                    bool   // a folded field has a button that shows what its value would change
 }
 
 // whyField asks for the reason.

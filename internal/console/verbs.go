@@ -165,7 +165,8 @@ func (v *visit) fits(orders []client.Order) string {
 // The questions of verbs.
 var (
 	policyField = field{Name: "policy", Label: "Policy", Type: "select", Options: []string{"pinned", "active"}, Words: map[string]string{
-		"pinned": "The one it started with (pinned)", "active": "The one for new orders (active)"}}
+		"pinned": "The one it started with", "active": "The one for new orders"},
+		Fold: "Advanced: policy", Help: "Change it only if the policy was wrong, and has been corrected since."}
 	outcomeField = field{Name: "outcome", Type: "select", Required: true, Options: []string{"", "done", "refused", "not_done"},
 		Words: map[string]string{
 			"done":     "It happened (done)",
@@ -197,7 +198,7 @@ func (v *visit) doVerb() error {
 	}
 	q := &ofOrder{v, a, order}
 	if !v.may(a.operation) {
-		_, err := q.send(url.Values{"all": {"yes"}}, true) // it says which role is needed
+		_, err := q.send(nil, true) // it says which role is needed
 		return cmp.Or(err, error(errForbidden))
 	}
 	return v.perform(tasksOf("/console/order", url.Values{"id": {order.OrderID}}, q.task()))
@@ -234,38 +235,44 @@ func (q *ofOrder) task() *task {
 		t.Outcomes = q.outcomes(would, form.Get("outcome"))
 		return changesOf(q.order, would), q.about(form), nil
 	}
-	if q.verb.Name == "retry" && q.order.Status == client.StatusFailed {
-		t.fields = []field{{Name: "paymentMethod", Label: "Another payment method", Type: "password", Help: "Empty: the same. It is not shown again."}}
+	if q.startsAgain() {
+		t.Button = "Start the order again"
+		t.fields = []field{{Name: "paymentMethod", Label: "Another card or payment method (optional)", Type: "opaque",
+			Help: "Its id at the provider, such as pm_1PqX… from Stripe; never a card number. Leave it empty to charge the same one. It is not shown again."}}
 	}
 	t.fields = append(t.fields, field{Name: "reason", Label: "Reason", Help: "It is kept in the history of the order.", Type: "textarea",
 		Required: q.verb.needsReason})
 	if slices.Contains(q.me.Roles, "delegate") {
 		t.fields = append(t.fields, field{Name: "onBehalfOf", Label: "On behalf of", Help: "It is kept beside your own name."})
 	}
+	if q.verb.Name == "retry" {
+		t.Notes = nil // the outcomes say what it means for this order
+		policy := policyField
+		policy.Looks = true
+		t.fields = append(t.fields, policy)
+	}
 	return t
 }
 
 func (q *ofOrder) questions() []field {
 	switch q.verb.Name {
-	case "retry":
-		return []field{policyField}
 	case "refund":
 		all := field{Name: "all", Type: "checkbox", Label: fmt.Sprintf("All that is left: %s %s", count(refundable(q.order)), q.order.Currency)}
-		amount := field{Name: "amount", Label: "Amount in " + q.order.Currency, Type: "decimal", Help: "If it is only a part."}
+		amount := field{Name: "amount", Label: "Amount in " + q.order.Currency, Type: "decimal", Help: "For a partial refund."}
 		if q.order.Lines != nil {
-			amount.Help = "With units: this amount instead of their price."
-			return append(append([]field{all}, q.units(q.unitsLeft("refund"), "left")...), amount,
+			amount.Help = "For a partial refund. With units, it replaces their price."
+			return append(append([]field{all}, q.units("refund")...), amount,
 				field{Name: "restock", Label: "Put the units back into stock", Type: "select", Options: []string{"", "yes"}, Words: map[string]string{"": "No", "yes": "Yes"}})
 		}
-		return []field{all, amount, {Name: "restock", Label: "Units to put back into stock", Type: "number", Help: "Empty: none."}}
+		return []field{all, amount, {Name: "restock", Label: "Units to put back into stock", Type: "number", Help: "Leave it empty to put none back."}}
 	case "capture":
 		left := capturable(q.order).String()
-		amount := field{Name: "amount", Label: "Amount in " + q.order.Currency, Type: "decimal", Help: "Empty: all of the " + left + " that can still be captured."}
+		amount := field{Name: "amount", Label: "Amount in " + q.order.Currency, Type: "decimal", Help: "Leave it empty to capture all that is left: " + left + "."}
 		final := field{Name: "final", Label: "Void the rest", Type: "select", Options: []string{"", "yes"}, Words: map[string]string{"": "No", "yes": "Yes"},
 			Help: "What is voided can't be captured later."}
 		if q.order.Lines != nil {
-			amount.Help = "If this is empty, the units above are captured; without units, all of the " + left + " that can still be captured."
-			return append(q.units(q.unitsLeft("capture"), "not captured"), amount, final)
+			amount.Help = "Leave it empty to capture the units above or, without units, all that is left: " + left + "."
+			return append(q.units("capture"), amount, final)
 		}
 		return []field{amount, final}
 	case "step-result":
@@ -298,13 +305,14 @@ func (q *ofOrder) unitsLeft(kind string) []int {
 }
 
 // units asks how many units of each line.
-func (q *ofOrder) units(left []int, words string) (fields []field) {
+func (q *ofOrder) units(verb string) (fields []field) {
+	left := q.unitsLeft(verb)
 	for i, line := range q.order.Lines {
-		label, help := fmt.Sprintf("Units of %s (line %d)", visible(line.Item), i+1), fmt.Sprintf("Of %d that are %s.", left[i], words)
+		help := fmt.Sprintf("%d of %d left to %s.", left[i], line.Quantity, verb)
 		if line.Amount != "" {
-			help = fmt.Sprintf("%s The line of %d is %s %s.", help, line.Quantity, line.Amount, q.order.Currency)
+			help += fmt.Sprintf(" Line total: %s %s.", count(line.Amount), q.order.Currency)
 		}
-		fields = append(fields, field{Name: lineField(i), Label: label, Type: "number", Help: help})
+		fields = append(fields, field{Name: lineField(i), Label: fmt.Sprintf("Units of %s (line %d)", visible(line.Item), i+1), Type: "number", Help: help})
 	}
 	return fields
 }
@@ -421,6 +429,9 @@ func (q *ofOrder) send(form url.Values, dryRun bool) (*client.Order, error) {
 		}
 		q.order.Seq = seq
 	}
+	if err := q.check(form); form != nil && err != nil {
+		return nil, err
+	}
 	to := client.CancelOrderParams{DryRun: dryRun, IfMatch: q.order.ETag(), Prefer: "wait=2"}
 	b := client.VerbBody{Reason: get("reason"), OnBehalfOf: get("onBehalfOf"), RequestID: get("requestId")}
 	if dryRun {
@@ -442,9 +453,6 @@ func (q *ofOrder) send(form url.Values, dryRun bool) (*client.Order, error) {
 			Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID,
 			Policy: client.RetryBodyPolicy(get("policy")), PaymentMethod: get("paymentMethod")}, client.RetryOrderParams(to))
 	case "refund":
-		if err := q.saysHowMuch(form); err != nil {
-			return nil, err
-		}
 		body := client.RefundBody{Amount: given(get("amount")), Lines: q.linesOf(form), Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID}
 		if q.order.Lines == nil {
 			body.Restock = numberOr(get("restock"), -1)
@@ -466,20 +474,28 @@ func (q *ofOrder) send(form url.Values, dryRun bool) (*client.Order, error) {
 	return api.SettleStepOfOrder(ctx, id, body, client.SettleStepOfOrderParams(to))
 }
 
-// saysHowMuch returns an error for a refund that does not say how much, or says two things: nothing typed is not all.
-func (q *ofOrder) saysHowMuch(form url.Values) error {
-	part := given(form.Get("amount")) != nil || len(q.linesOf(form)) > 0
-	if part != (form.Get("all") == "yes") {
+// check returns an error for what the API can't know to be a mistake: a refund that does not say how much, or says two
+// things, and a card number.
+func (q *ofOrder) check(form url.Values) error {
+	wrong := newProblem(http.StatusUnprocessableEntity, "", "")
+	all, part := form.Get("all") == "yes", given(form.Get("amount")) != nil || len(q.linesOf(form)) > 0
+	switch {
+	case aCardNumber.MatchString(form.Get("paymentMethod")):
+		wrong.Title = "This looks like a card number."
+		wrong.Errors = []client.FieldError{{Pointer: "/paymentMethod", Detail: "Never enter card numbers here. Enter the id that the provider gave the card."}}
+	case q.verb.Name == "refund" && all == part:
+		wrong.Title = "How much goes back?"
+		wrong.Errors = []client.FieldError{{Pointer: "/all", Detail: "Choose all that is left, or say a part."}}
+		if part {
+			wrong.Errors[0].Detail = "Choose either all that is left, or a part."
+		}
+	default:
 		return nil
 	}
-	wrong := newProblem(http.StatusUnprocessableEntity, "How much goes back?", "")
-	detail := "Choose all that is left, or say a part."
-	if part {
-		detail = "Choose either all that is left, or a part."
-	}
-	wrong.Errors = []client.FieldError{{Pointer: "/all", Detail: detail}}
 	return wrong
 }
+
+var aCardNumber = regexp.MustCompile(`^\s*([0-9][ -]?){12,19}\s*$`)
 
 // given is a text, or nil if it is empty.
 func given(text string) *string {
@@ -537,24 +553,10 @@ func operationsText(o *client.Order) string {
 type refusal struct {
 	*client.Problem
 	Order   *client.Order
-	Again   string // URL of the page to try again; empty: it would be refused
+	Again   string     // URL of the page to try again; empty: it would be refused
+	Button  string     // that leads there
+	Typed   url.Values // to be sent there, so that it is in no URL
 	Happens []client.Transition
-}
-
-// againURL is the page of the verb with what was typed.
-func (q *ofOrder) againURL() string {
-	query := url.Values{"id": {q.order.OrderID}}
-	for _, name := range stepDetails {
-		if value := q.query(name); value != "" {
-			query.Set(name, value)
-		}
-	}
-	for _, f := range append(q.questions(), whyField) {
-		if q.form.Get(f.Name) != "" {
-			query.Set(f.Name, q.form.Get(f.Name))
-		}
-	}
-	return address(q.r.URL.Path, query)
 }
 
 // conflict shows that the order has changed since it was seen, or that it is the person's own.
@@ -563,8 +565,16 @@ func (q *ofOrder) conflict(problem *client.Problem) (err error) {
 	if r.Order, err = q.api.GetOrder(ctx, q.order.OrderID); err != nil {
 		return err
 	}
-	if q.applies(q.verb, r.Order) && problem.Status == http.StatusPreconditionFailed {
-		r.Again = q.againURL()
+	r.Typed = url.Values{"person": {q.me.Name}}
+	for _, f := range append(q.questions(), whyField) {
+		r.Typed.Set(f.Name, q.form.Get(f.Name))
+	}
+	switch {
+	case problem.Status == http.StatusPreconditionFailed && q.applies(q.verb, r.Order):
+		r.Again, r.Button = q.r.URL.RequestURI(), "Look at it again"
+	case q.verb.Name == "retry" && r.Order.Hold == client.OrderHoldAttention && q.form.Get(policyField.Name) != "active":
+		r.Again, r.Button = q.r.URL.RequestURI(), "See if it works under the policy for new orders"
+		r.Typed.Set(policyField.Name, "active")
 	}
 	since := client.ListTransitionsParams{After: q.order.Seq, Limit: 20}
 	moves, err := q.api.ListTransitions(ctx, q.order.OrderID, since)

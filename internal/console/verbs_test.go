@@ -28,7 +28,7 @@ func TestVerbs(t *testing.T) {
 		leaves         client.Status
 	}{
 		{"cancel", "charging", "attention", nil, "<bdi>cancel</bdi>", "<li>The order ends canceled.", "canceled"},
-		{"retry", "charging", "attention", url.Values{"policy": {"pinned"}}, "<bdi>attention</bdi><td><bdi>–</bdi>", "<li>The step charge is tried again at once.", "completed"},
+		{"retry", "charging", "attention", nil, "<bdi>attention</bdi><td><bdi>–</bdi>", "<li>The charge of 9 USD is tried again now. It is made to the same card", "completed"},
 		{"pause", "charging", "retry", nil, "<bdi>retry</bdi><td><bdi>paused</bdi>", "no money and no goods move", "charging"},
 		{"resume", "charging", "paused", nil, "<bdi>paused</bdi><td><bdi>–</bdi>", "continues at the step charge", "completed"},
 		{"approve", "pending", "approval", nil, "<bdi>approval</bdi><td><bdi>–</bdi>", "9 USD is charged, and 1 × i reserved", "completed"},
@@ -44,7 +44,7 @@ func TestVerbs(t *testing.T) {
 			page := s.get(t, path)
 			if c.answers != nil {
 				page.want(t, 200, "Show what will change")
-				page = s.get(t, path+"&preview=yes&"+page.fill("amount", c.answers.Get("amount"), "policy", c.answers.Get("policy")).Encode())
+				page = s.get(t, path+"&preview=yes&"+page.fill("amount", c.answers.Get("amount")).Encode())
 			}
 			form := page.want(t, 200, "What will change", c.shows, c.says, `name="reason"`).fill("reason", "a test")
 			for _, before := range []string{"!", ""} { // and then with the Back button
@@ -77,17 +77,14 @@ func TestAnOrderThatHasChanged(t *testing.T) {
 	s := setup(t)
 	s.order(t, "o", "charging", "retry")
 	path := "/console/order/cancel?id=o"
-	cancel, retry := s.get(t, path).want(t, 200), s.get(t, "/console/order/retry?id=o").want(t, 200)
-	const answers = "/console/order/retry?id=o&policy=active"
-	s.get(t, "/console/order/retry?"+s.get(t, answers+"&reason=typed").fill("policy", "active").Encode()).want(t, 200, ">typed</textarea>")
-	seen := s.get(t, answers+"&preview=yes").want(t, 200, `href="`+html.EscapeString(answers)+`"`)
+	cancel, retry := s.get(t, path).want(t, 200), s.get(t, "/console/order/retry?id=o").want(t, 200, "<summary>Advanced: policy</summary>")
+	looked := s.post(t, "/console/order/retry?id=o", retry.fill("policy", "active", "reason", "typed", "look", "yes")).
+		want(t, 200, "<details open><summary>Advanced: policy", ">typed</textarea>", `value="active" selected`)
 	assert.NoError(t, assert.Err(s.api.PauseOrder(t.Context(), "o", client.VerbBody{Reason: "somebody else"})))
 	s.post(t, path, cancel.fill("reason", "a test")).want(t, 412, "has changed since you looked", "somebody else")
-	s.get(t, "/console/order/retry?"+retry.fill("policy", "pinned").Encode()).want(t, 412, "has changed since you looked", "somebody else")
-	again := s.post(t, path, cancel.fill("reason", "a test")).want(t, 412).link(t, "Look at it again") // with what was typed
-	assert.Equal(t, again, "/console/order/cancel?id=o&reason=a+test")
-	s.get(t, again).want(t, 200, ">a test</textarea>")
-	s.post(t, answers+"&preview=yes", seen.fill("reason", "a test")).want(t, 412, "!Look at it again") // it can't be retried any more
+	refused := s.post(t, path, cancel.fill("reason", "a test")).want(t, 412, `action="`+path+`"`, "Look at it again") // with what was typed
+	s.post(t, path, refused.fill()).want(t, 200, ">a test</textarea>", "The order ends canceled")
+	s.post(t, "/console/order/retry?id=o", looked.fill("reason", "a test")).want(t, 412, "!Look at it again") // it can't be retried any more
 	s.count(t, 1, `SELECT count(*) FROM orders WHERE stop_requested IS NULL AND hold = 'paused'`)
 	s.get(t, "/console/order/approve?id=o").want(t, 409, "is not allowed when the order is")
 	s.get(t, "/console/order/process?id=o").want(t, 404)
@@ -108,6 +105,9 @@ func TestWrongForms(t *testing.T) {
 	header := s.token(t, "desk", access.Operate, access.Read, access.Delegate)
 	s.get(t, refund, header...).want(t, 422, "How much goes back?", "Choose all that is left", "All that is left: 9.00 USD", `inputmode="decimal"`)
 	s.get(t, refund+"&all=yes&amount=4", header...).want(t, 422, "either all that is left, or a part")
+	preview := s.get(t, refund+"&amount=4", header...)
+	change := s.post(t, refund+"&amount=4", preview.fill("reason", "a dent", "edit", "yes"), header...).want(t, 200, "Show what will change", `value="4"`, `name="reason" value="a dent"`, `method="POST"`) // the reason is in no URL
+	s.post(t, refund+"&amount=4", change.fill("amount", "5"), header...).want(t, 200, "5.00 USD goes back", ">a dent</textarea>")
 	s.get(t, refund+"&all=yes", header...).want(t, 200, "On behalf of", "9.00 USD goes back", "<p>All that is left: 9.00 USD</p>")
 	s.count(t, 0, `SELECT count(*) FROM charge_operations`)
 	s.order(t, "held", "charging", "attention")
@@ -146,7 +146,7 @@ func TestCaptureAndVoid(t *testing.T) {
 	s.get(t, "/console/order?id=o").want(t, 200, "USD authorized, 5.00 voided", "<strong>0.00</strong> left to capture<", "void 2", "!Record the result")
 	// By lines, and the rest is voided.
 	const capture = "/console/order/capture?id=lines"
-	s.get(t, capture).want(t, 200, "Units of cup", "Of 2 that are not captured. The line of 2 is 6.00 USD.", "Void the rest")
+	s.get(t, capture).want(t, 200, "Units of cup", "2 of 2 left to capture. Line total: 6.00 USD.", "Void the rest")
 	s.get(t, capture+"&preview=yes&line1=3").want(t, 409)
 	s.get(t, capture+"&preview=yes&amount=8").want(t, 409, "7.00 USD can still be captured.")
 	shown = s.get(t, capture+"&preview=yes&line1=1&final=yes").want(t, 200, "3.00 USD is captured. The rest is voided", "It is for 1 × cup.")
@@ -357,7 +357,7 @@ func TestBulkOfAFilter(t *testing.T) {
 	s.get(t, all).want(t, 200, "Approve 2 orders?", "<strong data-sum>1,200.00 USD</strong>", "!other")
 	s.get(t, "/console/bulk?id=a&verb=approve").want(t, 200, "Approve 1 order?")
 	none := s.get(t, "/console/bulk?verb=approve&search=item%3Alamp").want(t, 303).header.Get("Location")
-	s.get(t, none).want(t, 200, "No order was chosen", `value="item:lamp"`)
+	s.get(t, none).want(t, 200, "Select orders in the list first.", `value="item:lamp"`)
 	for _, search := range []string{"", "lamp", "item:lamp+lamp", "colour:red", "amount:x"} {
 		s.get(t, "/console/bulk?verb=approve&q="+search).want(t, 422, "does not say which orders")
 	}

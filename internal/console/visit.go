@@ -263,12 +263,8 @@ func (v *visit) showError(err error) {
 			p.Returns = v.r.PathValue("task") != "" // its answers are in the URL, and the reason can be
 		}
 		if p.Returns {
-			query := v.r.URL.Query()
-			query.Set(whyField.Name, p.Typed.Get(whyField.Name))
-			if by := p.Typed.Get("person"); by != "" {
-				query.Set("person", by) // another person does not get the reason
-			}
-			v.comeBackTo(address(v.r.URL.Path, query))
+			v.comeBackTo(v.r.URL.RequestURI())
+			v.keepTyped(url.Values{"page": {v.r.URL.RequestURI()}, "person": p.Typed["person"], whyField.Name: p.Typed[whyField.Name]}.Encode(), returnSeconds)
 		}
 	case problem.Status == http.StatusUnauthorized:
 		v.comeBackTo(v.r.URL.RequestURI())
@@ -301,6 +297,29 @@ func (v *visit) about() string {
 func (v *visit) comeBackTo(page string) {
 	http.SetCookie(v.w, &http.Cookie{Name: returnCookie, Value: url.QueryEscape(page), Path: "/",
 		MaxAge: returnSeconds, HttpOnly: true, Secure: true, SameSite: http.SameSiteLaxMode})
+}
+
+// typedCookie is the cookie of the reason that was typed into a form before the session ended. URLs, which logs and
+// histories keep, have no reasons.
+const typedCookie = "__Host-pawl-typed"
+
+func (v *visit) keepTyped(typed string, seconds int) {
+	http.SetCookie(v.w, &http.Cookie{Name: typedCookie, Value: typed, Path: "/", MaxAge: seconds, HttpOnly: true, Secure: true, SameSite: http.SameSiteLaxMode})
+}
+
+// typedBefore fills in the reason that the same person typed into this page before the session ended, once.
+func (v *visit) typedBefore() {
+	cookie, err := v.r.Cookie(typedCookie)
+	if err != nil || v.r.Method != http.MethodGet {
+		return
+	}
+	typed, err := url.ParseQuery(cookie.Value)
+	if err != nil || typed.Get("page") != v.r.URL.RequestURI() {
+		return
+	}
+	if v.keepTyped("", -1); typed.Get("person") == v.me.Name {
+		v.form.Set(whyField.Name, typed.Get(whyField.Name))
+	}
 }
 
 func hasStatus(err error, status int64) bool {

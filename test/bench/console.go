@@ -176,7 +176,10 @@ func (d *database) screens(ctx context.Context) ([]screen, error) {
 	for _, of := range [][2]string{
 		{"search by the beginning of an id", "SELECT left(order_id, 9)" + completed}, {"search by customer", "SELECT customer_id" + completed},
 		{"search by reference", "SELECT 'ch_' || order_no" + completed}, {"search by e-mail", "SELECT metadata ->> 'email'" + completed},
-		{"search by nothing known", "SELECT 'x' || order_no" + completed}, {"orders of a customer", "SELECT 'customer:' || customer_id" + completed},
+		{"search by nothing known", "SELECT 'x' || order_no" + completed}, {"search by a part of an id", "SELECT substr(order_id, 12, 7)" + completed},
+		{"search by an amount", "SELECT amount::text" + completed}, {"search by two words", "SELECT customer_id || ' ' || item" + completed},
+		{"nothing by five conditions", "SELECT format('customer:%s item:%s status:failed currency:USD from:30d', customer_id, item)" + completed},
+		{"orders of a customer", "SELECT 'customer:' || customer_id" + completed},
 		{"orders of an item", "SELECT 'item:' || item" + completed}, {"orders of a day in EUR", "SELECT format('from:%1$s to:%1$s currency:EUR', created_at::date)" + completed},
 	} {
 		one, err := search(of[0], of[1])

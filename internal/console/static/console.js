@@ -258,7 +258,7 @@ function sumOf(boxes) {
 
 // What was typed into a form comes back with the Back button. The pages are not stored, so the browser forgets it.
 const typed = `typed ${location.pathname}${location.search}`;
-const fields = () => main.querySelectorAll("form.stacked :is(input:not([type=hidden], [type=password]), textarea, select)");
+const fields = () => main.querySelectorAll("form.stacked :is(input:not([type=hidden], [autocomplete=off]), textarea, select)");
 addEventListener("pagehide", () => {
   const values = [...fields()].filter(changed).map((field) => [field.name, field.value]);
   if (values.length) sessionStorage.setItem(typed, JSON.stringify(values));
