@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"embed"
 	"fmt"
 	"html/template"
@@ -37,6 +38,8 @@ var functions = template.FuncMap{
 	"ago": ago,
 	"due": due,
 	"why": inWords,
+
+	"because": because,
 
 	"sentence":  sentence,
 	"unstopped": func(detail string) string { return strings.TrimRight(detail, ".") },
@@ -111,6 +114,17 @@ func inWords(reason string) string {
 		return rest
 	}
 	return reason
+}
+
+// because is a code of a result, for people.
+func because(code string) string { return cmp.Or(codeWords[code], inWords(code)) }
+
+var codeWords = map[string]string{
+	"timeout": "the provider did not answer in time", "error": "the provider answered with an error", "connection_failed": "the provider can't be reached",
+	"connection_lost": "the connection to the provider was lost", "retries_exhausted": "all retries failed", "outcome_unknown": "the outcome is unknown",
+	"policy_unusable": "the policy can't be used", "retry_after": "the provider asks to wait", "card_declined": "the card was declined",
+	"expired_card": "the card has expired", "insufficient_funds": "there is not enough money on the card", "out_of_stock": "out of stock",
+	"rejected": "a person rejected it", "deadline_exceeded": "its deadline has passed",
 }
 
 // timeAt is a time by the clock, in UTC.

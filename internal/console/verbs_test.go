@@ -288,7 +288,7 @@ func TestBulk(t *testing.T) {
 	if again.Get("id") != "done" || again.Has("requestId") || again.Has("confirm") {
 		t.Errorf("the others are tried again with %v", again)
 	}
-	s.post(t, "/console/bulk", again).want(t, 200, "Not possible for 1", "There is nothing to do", `!name="confirm"`)
+	s.post(t, "/console/bulk", again).want(t, 200, "Not possible for 1", "None of these orders can be canceled.", `!name="confirm"`)
 }
 
 // TestBulkVerbs asks each verb of two orders that allow it and one that does not.
@@ -321,7 +321,7 @@ func TestBulkVerbs(t *testing.T) {
 			form.Set("reason", "seen by hand")
 		}
 		if c.verb == "step-result" { // it asks before it tries
-			s.post(t, "/console/bulk", form).want(t, 200, `name="outcome" required`, "See what would be done", `!name="confirm"`)
+			s.post(t, "/console/bulk", form).want(t, 200, `name="outcome" required`, ">Preview<", `!name="confirm"`)
 			form.Set("step", "charge")
 			form.Set("reason", "seen")
 			form.Set("outcome", "maybe")
