@@ -187,9 +187,9 @@ func TestStripeDisputes(t *testing.T) {
 	if o := s.get(t, "o"); o.Status != "completed" || *o.Disputes != 2 {
 		t.Error(brief(o))
 	}
-	found, _, err := s.engine.Orders.Search(t.Context(), "ch_1", 2)
+	found, err := s.engine.Orders.Search(t.Context(), "ch_1", 2, 0)
 	assert.NoError(t, err)
-	assert.True(t, len(found) == 1 && found[0].Order.OrderID == "o" && found[0].Matched == "disputeCharge", found)
+	assert.True(t, len(found.Matches) == 1 && found.Matches[0].Order.OrderID == "o" && found.Matches[0].Matched == "disputeCharge", found)
 }
 
 // reportDispute sends an event about a dispute.
