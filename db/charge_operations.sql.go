@@ -269,7 +269,7 @@ WITH claimed AS MATERIALIZED (
   RETURNING o.order_no, o.fence, o.seq, o.status, b.kind
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason)
-  SELECT k.order_no, k.seq, k.status, k.status, k.fence, k.kind || '_in_doubt', concat_ws(' ', k.kind, $7::integer) FROM touched AS k
+  SELECT k.order_no, k.seq, k.status, k.status, k.fence, k.kind || '_sent', concat_ws(' ', k.kind, $7::integer) FROM touched AS k
 )
 INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation, charge_operation, route)
 SELECT b.order_no, coalesce((SELECT min(t.call) FROM pawl.step_calls AS t WHERE t.order_no = $1 AND t.call < 0), 0) - 1,
@@ -342,7 +342,10 @@ WITH answered AS (
     due_at = CASE WHEN NOT $12::boolean THEN now() + make_interval(secs => $13::float8) END,
     finished_at = CASE WHEN NOT $10::text IN ('done', 'failed') THEN NULL WHEN f.state = $10::text THEN f.finished_at ELSE now() END
   FROM claimed AS c WHERE f.order_no = c.order_no AND f.generation = c.generation AND f.number = c.number
-  RETURNING f.order_no, f.generation, f.number, f.kind, f.request_id, f.state, f.code, f.state <> c.state OR f.reference IS DISTINCT FROM c.reference AS changed
+  RETURNING f.order_no, f.generation, f.number, f.kind, f.request_id, f.state, f.code, f.state <> c.state OR f.reference IS DISTINCT FROM c.reference
+    OR f.state = 'in_doubt' AND $1::text = 'unknown' AND NOT EXISTS (
+      SELECT FROM pawl.step_calls AS e WHERE e.order_no = f.order_no AND e.generation = f.generation AND e.charge_operation = f.number
+        AND e.call <> $6 AND e.outcome = 'unknown') AS changed
 ), touched AS (
   UPDATE pawl.orders AS o SET seq = o.seq + 1 FROM finished AS f WHERE o.order_no = $5 AND f.changed
   RETURNING o.order_no, o.fence, o.seq, o.status, f.number, f.kind, f.state AS operation_state, f.code
@@ -372,7 +375,8 @@ type ChargeOperationFinishParams struct {
 	Delay      float64
 }
 
-// Records the result of a call, or why there was none. It changes nothing else if the operation was settled or
+// Records the result of a call, or why there was none. The first one that leaves the operation in doubt is in the history
+// as well: each operation is in doubt while it is called. It changes nothing else if the operation was settled or
 // claimed by another replica meanwhile. unsent: no request with its key can take effect any more.
 func (q *Queries) ChargeOperationFinish(ctx context.Context, arg ChargeOperationFinishParams) error {
 	_, err := q.db.Exec(ctx, chargeOperationFinish,

@@ -74,7 +74,7 @@ WITH claimed AS MATERIALIZED (
   RETURNING o.order_no, o.fence, o.seq, o.status, b.kind
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason)
-  SELECT k.order_no, k.seq, k.status, k.status, k.fence, k.kind || '_in_doubt', concat_ws(' ', k.kind, @number::integer) FROM touched AS k
+  SELECT k.order_no, k.seq, k.status, k.status, k.fence, k.kind || '_sent', concat_ws(' ', k.kind, @number::integer) FROM touched AS k
 )
 INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, operation, charge_operation, route)
 SELECT b.order_no, coalesce((SELECT min(t.call) FROM pawl.step_calls AS t WHERE t.order_no = @order_no AND t.call < 0), 0) - 1,
@@ -83,7 +83,8 @@ FROM begun AS b
 RETURNING call, started_at;
 
 -- name: ChargeOperationFinish :exec
--- Records the result of a call, or why there was none. It changes nothing else if the operation was settled or
+-- Records the result of a call, or why there was none. The first one that leaves the operation in doubt is in the history
+-- as well: each operation is in doubt while it is called. It changes nothing else if the operation was settled or
 -- claimed by another replica meanwhile. unsent: no request with its key can take effect any more.
 WITH answered AS (
   UPDATE pawl.step_calls AS t SET finished_at = now(), outcome = @outcome::text, code = nullif(@code::text, ''),
@@ -99,7 +100,10 @@ WITH answered AS (
     due_at = CASE WHEN NOT @settled::boolean THEN now() + make_interval(secs => @delay::float8) END,
     finished_at = CASE WHEN NOT @state::text IN ('done', 'failed') THEN NULL WHEN f.state = @state::text THEN f.finished_at ELSE now() END
   FROM claimed AS c WHERE f.order_no = c.order_no AND f.generation = c.generation AND f.number = c.number
-  RETURNING f.order_no, f.generation, f.number, f.kind, f.request_id, f.state, f.code, f.state <> c.state OR f.reference IS DISTINCT FROM c.reference AS changed
+  RETURNING f.order_no, f.generation, f.number, f.kind, f.request_id, f.state, f.code, f.state <> c.state OR f.reference IS DISTINCT FROM c.reference
+    OR f.state = 'in_doubt' AND @outcome::text = 'unknown' AND NOT EXISTS (
+      SELECT FROM pawl.step_calls AS e WHERE e.order_no = f.order_no AND e.generation = f.generation AND e.charge_operation = f.number
+        AND e.call <> @call AND e.outcome = 'unknown') AS changed
 ), touched AS (
   UPDATE pawl.orders AS o SET seq = o.seq + 1 FROM finished AS f WHERE o.order_no = @order_no AND f.changed
   RETURNING o.order_no, o.fence, o.seq, o.status, f.number, f.kind, f.state AS operation_state, f.code

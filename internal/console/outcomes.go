@@ -213,7 +213,7 @@ func (q *ofOrder) retried() []string {
 			last = fmt.Sprintf("Last time the charge was refused (%s). The same card is probably refused again.", strings.TrimRight(why, "."))
 		}
 		return []string{money + " is charged again, to " + card + ".", last,
-			"If the charge succeeds, " + goods + " is reserved, and the order completes. If it is refused, the order fails again, and nothing is charged."}
+			"If the charge succeeds, the goods are reserved and the order completes. If it is refused, the order fails again, and nothing is charged."}
 	}
 	const again = " is tried again now."
 	said := map[client.Status]string{

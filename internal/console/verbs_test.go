@@ -183,7 +183,7 @@ func TestDisputesAndRefunds(t *testing.T) {
 	s.sql(t, `SET session_replication_role = replica; UPDATE charge_operations SET state = 'accepted'; UPDATE orders SET seq = seq + 2;
 		RESET session_replication_role`)
 	s.sql(t, `INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, reason)
-		SELECT o.order_no, o.seq - 1 + n, 'completed', 'completed', o.fence, (ARRAY['refund_in_doubt', 'refund_accepted'])[1 + n],
+		SELECT o.order_no, o.seq - 1 + n, 'completed', 'completed', o.fence, (ARRAY['refund_sent', 'refund_accepted'])[1 + n],
 			(ARRAY['refund 1', 'refund 1: accepted'])[1 + n] FROM orders AS o, generate_series(0, 1) AS n`)
 	s.get(t, shown).want(t, 200, `role="status">The refund is requested.<`, "<strong>4.00</strong> on its way back", "<strong>3.50</strong> kept<", "!left to refund",
 		"<strong>Refund 1 of 4.00 USD</strong> by <bdi>local</bdi>: <bdi>dent &lt;b&gt;</bdi> Accepted.", "!tries")

@@ -169,6 +169,7 @@ var typesOfVerbs = map[string]string{
 	"call":     "order.step_called", "answer": "order.step_answered", "deadline": "order.deadline_exceeded", "permit": "order.permit_granted",
 	"wake": "order.woken", "take_over": "order.taken_over", "release_lease": "order.released", "late_undo": "order.late_undo_requested",
 	// Results of charge operations, and the end of an authorization.
+	"refund_sent": "order.refund_sent", "capture_sent": "order.capture_sent", "void_sent": "order.void_sent",
 	"refund_pending": "order.refund_pending", "refund_in_doubt": "order.refund_in_doubt", "refund_accepted": "order.refund_accepted",
 	"refund_done": "order.refund_done", "refund_failed": "order.refund_failed",
 	"capture_pending": "order.capture_pending", "capture_in_doubt": "order.capture_in_doubt", "capture_accepted": "order.capture_accepted",
