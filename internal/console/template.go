@@ -39,7 +39,7 @@ var functions = template.FuncMap{
 	"due": due,
 	"why": inWords,
 
-	"because": because,
+	"code": codeInWords,
 
 	"sentence":  sentence,
 	"unstopped": func(detail string) string { return strings.TrimRight(detail, ".") },
@@ -116,8 +116,8 @@ func inWords(reason string) string {
 	return reason
 }
 
-// because is a code of a result, for people.
-func because(code string) string { return cmp.Or(codeWords[code], inWords(code)) }
+// codeInWords is a code of a result, for people.
+func codeInWords(code string) string { return cmp.Or(codeWords[code], inWords(code)) }
 
 var codeWords = map[string]string{
 	"timeout": "the provider did not answer in time", "error": "the provider answered with an error", "connection_failed": "the provider can't be reached",
