@@ -163,7 +163,7 @@ func TestOrders(t *testing.T) {
 		assert.Equal(t, s.get(t, ordersOf(typed)).header.Get("Location"), orderPath+id, typed)
 	}
 	for search, meant := range map[string]string{
-		"lamp": "item:lamp", "completed": "status:completed", "lamp 600": "item:lamp amount:600", "aproval": "hold:approval", "\"ann smith\" widget USD": `customer:"ann smith" item:widget currency:USD`,
+		"lamp": "item:lamp", "completed": "status:completed", "lamp 600": "item:lamp amount:600", "approvall": "hold:approval", "\"ann smith\" widget USD": `customer:"ann smith" item:widget currency:USD`,
 		"status:faild,canceled item:lamp": "status:failed,canceled item:lamp", `stats:faild customer:"ann smith"`: `status:failed customer:"ann smith"`,
 		`custmer:"ann smith"`: `customer:"ann smith"`, "creatd:7d": "created:7d", "HOLD:atention": "hold:attention",
 	} {

@@ -70,7 +70,8 @@ func (r *Reader) Search(ctx context.Context, term string, limit int32, before in
 		}
 	}
 	if len(rows) == 0 {
-		if rows, err = r.lookInside(ctx, term, limit+1, before, &found); err != nil {
+		p := db.OrdersSearchPartsParams{Term: term, Amount: amountOf(term), Before: cmp.Or(before, math.MaxInt64), Looks: looksInside, Most: limit + 1}
+		if rows, err = r.lookInside(ctx, p, &found); err != nil {
 			return found, Unavailable("look inside orders", err)
 		}
 	}
@@ -95,12 +96,12 @@ func (r *Reader) Search(ctx context.Context, term string, limit int32, before in
 }
 
 // lookInside looks for orders with the term inside, or with this amount.
-func (r *Reader) lookInside(ctx context.Context, term string, most int32, before int64, found *Found) (rows []db.OrdersSearchRow, err error) {
-	if found.Keys, err = pg.Repeat(ctx, r.life, r.query.SearchKeys); err != nil || utf8.RuneCountInString(term) < partLeast {
+func (r *Reader) lookInside(ctx context.Context, p db.OrdersSearchPartsParams, found *Found) (rows []db.OrdersSearchRow, err error) {
+	if found.Keys, err = pg.Repeat(ctx, r.life, r.query.SearchKeys); err != nil || utf8.RuneCountInString(p.Term) < partLeast {
 		return nil, err
 	}
-	inside, err := Read(ctx, r, r.query.OrdersSearchParts, db.OrdersSearchPartsParams{
-		Term: term, Amount: amountOf(term), Keys: found.Keys, Before: cmp.Or(before, math.MaxInt64), Looks: looksInside, Most: most})
+	p.Keys = found.Keys
+	inside, err := Read(ctx, r, r.query.OrdersSearchParts, p)
 	if err != nil {
 		return nil, err
 	}
