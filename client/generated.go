@@ -511,6 +511,15 @@ const (
 	ListStockMovementsParamsSortOldest ListStockMovementsParamsSort = "oldest"
 )
 
+// Defines values for ListMoneyMovementsParamsKind.
+const (
+	ListMoneyMovementsParamsKindCapture     ListMoneyMovementsParamsKind = "capture"
+	ListMoneyMovementsParamsKindCharge      ListMoneyMovementsParamsKind = "charge"
+	ListMoneyMovementsParamsKindDisputeLost ListMoneyMovementsParamsKind = "dispute_lost"
+	ListMoneyMovementsParamsKindRefund      ListMoneyMovementsParamsKind = "refund"
+	ListMoneyMovementsParamsKindUndo        ListMoneyMovementsParamsKind = "undo"
+)
+
 // Defines values for ListMoneyMovementsParamsFormat.
 const (
 	ListMoneyMovementsParamsFormatCsv  ListMoneyMovementsParamsFormat = "csv"
@@ -1729,12 +1738,12 @@ type Money struct {
 	// Examples: 0.00
 	Disputed string `json:"disputed"`
 
-	// Kept Captured and not refunded.
+	// Kept Captured, and neither refunded nor lost.
 	//
 	// Examples: 90.00
 	Kept string `json:"kept"`
 
-	// Lost The amounts of lost disputes. The provider took them back, but kept has them, too.
+	// Lost The amounts of lost disputes, which the provider took back.
 	//
 	// Examples: 0.00
 	Lost string `json:"lost"`
@@ -1806,12 +1815,12 @@ type MoneyTotal struct {
 	// Examples: 0.00
 	Disputed string `json:"disputed"`
 
-	// Kept Captured and not refunded.
+	// Kept Captured, and neither refunded nor lost.
 	//
 	// Examples: 90.00
 	Kept string `json:"kept"`
 
-	// Lost The amounts of lost disputes. The provider took them back, but kept has them, too.
+	// Lost The amounts of lost disputes, which the provider took back.
 	//
 	// Examples: 0.00
 	Lost string `json:"lost"`
@@ -3039,12 +3048,12 @@ type VerificationDay struct {
 	// Forgotten Number of these orders that were forgotten. Lists do not have them.
 	Forgotten int64 `json:"forgotten"`
 
-	// Kept Captured and not refunded.
+	// Kept Captured, and neither refunded nor lost.
 	//
 	// Examples: 90.00
 	Kept string `json:"kept"`
 
-	// Lost The amounts of lost disputes. The provider took them back, but kept has them, too.
+	// Lost The amounts of lost disputes, which the provider took back.
 	//
 	// Examples: 0.00
 	Lost string `json:"lost"`
@@ -3094,12 +3103,12 @@ type VerificationMoney struct {
 	// Forgotten Number of these orders that were forgotten. Lists do not have them.
 	Forgotten int64 `json:"forgotten"`
 
-	// Kept Captured and not refunded.
+	// Kept Captured, and neither refunded nor lost.
 	//
 	// Examples: 90.00
 	Kept string `json:"kept"`
 
-	// Lost The amounts of lost disputes. The provider took them back, but kept has them, too.
+	// Lost The amounts of lost disputes, which the provider took back.
 	//
 	// Examples: 0.00
 	Lost string `json:"lost"`
@@ -3190,7 +3199,7 @@ type VerificationReport struct {
 	// Months The same by month.
 	Months []VerificationMoved `json:"months"`
 
-	// Movements What moved on each day (UTC), whenever the orders were placed, newest first; up to 400. In each currency, the sum of what is left, before what was lost in disputes, is what is kept.
+	// Movements What moved on each day (UTC), whenever the orders were placed, newest first; up to 400. In each currency, the sum of what is left is what is kept.
 	Movements []VerificationMoved `json:"movements"`
 
 	// Number Of the verification.
@@ -3453,12 +3462,18 @@ type ListMoneyMovementsParams struct {
 	// Currency Only movements in this currency (ISO 4217).
 	Currency string `form:"currency,omitempty" json:"currency,omitempty,omitzero"`
 
+	// Kind Only movements of these kinds, separated by commas.
+	Kind []ListMoneyMovementsParamsKind `form:"kind,omitempty" json:"kind,omitempty,omitzero"`
+
 	// Cursor nextCursor of the previous page, with the same filters.
 	Cursor string `form:"cursor,omitempty" json:"cursor,omitempty,omitzero"`
 
 	// Format Format of the response; JSON by default.
 	Format ListMoneyMovementsParamsFormat `form:"format,omitempty" json:"format,omitempty,omitzero"`
 }
+
+// ListMoneyMovementsParamsKind defines parameters for ListMoneyMovements.
+type ListMoneyMovementsParamsKind string
 
 // ListMoneyMovementsParamsFormat defines parameters for ListMoneyMovements.
 type ListMoneyMovementsParamsFormat string
@@ -3836,6 +3851,12 @@ type SearchOrdersParams struct {
 
 	// Cursor nextCursor of the previous response, with the same term: looks only inside older orders.
 	Cursor string `form:"cursor,omitempty" json:"cursor,omitempty,omitzero"`
+}
+
+// GetVerificationParams defines parameters for GetVerification.
+type GetVerificationParams struct {
+	// OrderID Only what the comparisons found of this order, without the report.
+	OrderID string `form:"orderId,omitempty" json:"orderId,omitempty,omitzero"`
 }
 
 // StartVerificationParams defines parameters for StartVerification.
@@ -4221,9 +4242,11 @@ func (c *Client) SearchOrders(ctx context.Context, options ...CallOption) (*Sear
 	return call[SearchResult](ctx, c, request{http.MethodGet, "/api/search", SearchOrdersParams{}, nil}, options)
 }
 
-// GetVerification is GET /api/verification: Get the verification of the books.
+func (p GetVerificationParams) apply(e *exchange) { e.params = p }
+
+// GetVerification is GET /api/verification: Get the verification of the books. It takes GetVerificationParams.
 func (c *Client) GetVerification(ctx context.Context, options ...CallOption) (*Verification, error) {
-	return call[Verification](ctx, c, request{http.MethodGet, "/api/verification", nil, nil}, options)
+	return call[Verification](ctx, c, request{http.MethodGet, "/api/verification", GetVerificationParams{}, nil}, options)
 }
 
 func (p StartVerificationParams) apply(e *exchange) { e.params = p }

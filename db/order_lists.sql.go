@@ -17,8 +17,8 @@ SELECT (SELECT o.order_id FROM pawl.orders AS o WHERE o.order_no = m.order_no)::
   coalesce(m.reference, '')::text AS reference
 FROM pawl.movements AS m
 WHERE m.order_no = ANY((SELECT $1::bigint[])::bigint[]) AND m.at >= $2::timestamptz AND m.at < $3::timestamptz
-  AND ($4::text = '' OR m.currency = $4::text)
-ORDER BY m.order_no, m.at, m.kind, m.amount
+  AND ($4::text = '' OR m.currency = $4::text) AND (coalesce(cardinality($5::text[]), 0) = 0 OR m.kind = ANY($5::text[]))
+ORDER BY m.order_no DESC, m.at DESC, m.kind, m.amount
 `
 
 type MoneyMovementsParams struct {
@@ -26,6 +26,7 @@ type MoneyMovementsParams struct {
 	MovedFrom time.Time
 	MovedTo   time.Time
 	Currency  string
+	Kinds     []string
 }
 
 type MoneyMovementsRow struct {
@@ -37,13 +38,14 @@ type MoneyMovementsRow struct {
 	Reference string
 }
 
-// Reads the movements of money of some orders in a span of time.
+// Reads the movements of money of some orders in a span of time, the newest order first. No kinds: all.
 func (q *Queries) MoneyMovements(ctx context.Context, arg MoneyMovementsParams) ([]MoneyMovementsRow, error) {
 	rows, err := q.db.Query(ctx, moneyMovements,
 		arg.OrderNos,
 		arg.MovedFrom,
 		arg.MovedTo,
 		arg.Currency,
+		arg.Kinds,
 	)
 	if err != nil {
 		return nil, err
@@ -172,19 +174,19 @@ func (q *Queries) OrderNoAt(ctx context.Context, at time.Time) (OrderNoAtRow, er
 	return i, err
 }
 
-const orderNosNext = `-- name: OrderNosNext :many
-SELECT o.order_no FROM pawl.orders AS o WHERE o.order_no > $1::bigint AND o.order_no < $2::bigint ORDER BY o.order_no LIMIT $3::integer
+const orderNosBefore = `-- name: OrderNosBefore :many
+SELECT o.order_no FROM pawl.orders AS o WHERE o.order_no > $1::bigint AND o.order_no < $2::bigint ORDER BY o.order_no DESC LIMIT $3::integer
 `
 
-type OrderNosNextParams struct {
+type OrderNosBeforeParams struct {
 	After  int64
 	Before int64
 	Looks  int32
 }
 
-// Reads the next numbers of orders.
-func (q *Queries) OrderNosNext(ctx context.Context, arg OrderNosNextParams) ([]int64, error) {
-	rows, err := q.db.Query(ctx, orderNosNext, arg.After, arg.Before, arg.Looks)
+// Reads the numbers of orders downwards.
+func (q *Queries) OrderNosBefore(ctx context.Context, arg OrderNosBeforeParams) ([]int64, error) {
+	rows, err := q.db.Query(ctx, orderNosBefore, arg.After, arg.Before, arg.Looks)
 	if err != nil {
 		return nil, err
 	}
@@ -439,26 +441,13 @@ func (q *Queries) OrdersFind(ctx context.Context, arg OrdersFindParams) (OrdersF
 }
 
 const ordersMoney = `-- name: OrdersMoney :many
-SELECT (CASE WHEN $1::boolean THEN e.order_no ELSE 0 END)::bigint AS order_no, e.currency,
-  sum(e.charged)::text AS charged, (0 * sum(e.charged) + sum(e.refunded))::text AS refunded,
-  (0 * sum(e.charged) + sum(e.authorized))::text AS authorized, (0 * sum(e.charged) + sum(e.voided))::text AS voided,
-  (sum(e.charged) - sum(e.refunded) - sum(e.authorized) - sum(e.voided))::text AS kept,
-  (0 * sum(e.charged) + sum(e.disputed))::text AS disputed, (0 * sum(e.charged) + sum(e.lost))::text AS lost
-FROM (
-  SELECT c.order_no, c.currency, c.amount AS charged, 0 AS refunded, 0 AS voided, 0 AS disputed, 0 AS lost,
-    CASE WHEN c.refunded_at IS NULL AND c.capture IS NOT NULL AND c.captured_at IS NULL THEN c.amount ELSE 0 END AS authorized
-  FROM pawl.charges AS c WHERE c.order_no = ANY((SELECT $2::bigint[])::bigint[])
-  UNION ALL
-  SELECT f.order_no, f.currency, 0, CASE WHEN f.kind = 'refund' THEN f.amount ELSE 0 END,
-    CASE WHEN f.kind = 'void' THEN f.amount ELSE coalesce(f.voided, 0) END, 0, 0,
-    CASE WHEN f.kind <> 'refund' THEN - f.amount - coalesce(f.voided, 0) ELSE 0 END
-  FROM pawl.charge_operations AS f WHERE f.order_no = ANY((SELECT $2::bigint[])::bigint[]) AND f.state = 'done'
-  UNION ALL
-  SELECT d.order_no, d.currency, 0, 0, 0, CASE WHEN d.state = 'opened' AND NOT EXISTS (
-      SELECT FROM pawl.disputes AS x WHERE x.order_no = d.order_no AND x.reference = d.reference AND x.state <> 'opened') THEN d.amount ELSE 0 END,
-    CASE WHEN d.state = 'lost' THEN d.amount ELSE 0 END, 0
-  FROM pawl.disputes AS d WHERE d.order_no = ANY((SELECT $2::bigint[])::bigint[])
-) AS e GROUP BY 1, e.currency ORDER BY 1, e.currency
+SELECT (CASE WHEN $1::boolean THEN m.order_no ELSE 0 END)::bigint AS order_no, m.currency,
+  sum(m.charged)::text AS charged, (0 * sum(m.charged) + sum(m.undone + m.refunded))::text AS refunded,
+  (0 * sum(m.charged) + sum(m.authorized))::text AS authorized, (0 * sum(m.charged) + sum(m.voided))::text AS voided,
+  sum(m.charged - m.undone - m.refunded - m.voided - m.authorized - m.lost)::text AS kept,
+  (0 * sum(m.charged) + sum(m.disputed))::text AS disputed, (0 * sum(m.charged) + sum(m.lost))::text AS lost
+FROM pawl.order_money AS m WHERE m.order_no = ANY((SELECT $2::bigint[])::bigint[])
+GROUP BY 1, m.currency ORDER BY 1, m.currency
 `
 
 type OrdersMoneyParams struct {

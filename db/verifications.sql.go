@@ -11,7 +11,8 @@ import (
 )
 
 const verificationComparisons = `-- name: VerificationComparisons :many
-SELECT v.number, v.started_by, v.finished_at, c.providers::text[] AS providers, v.report
+SELECT v.number, v.started_by, v.finished_at, c.providers::text[] AS providers,
+  json_build_object('checks', v.report -> 'checks', 'steps', v.report -> 'steps')::json AS report
 FROM pawl.newest_comparisons AS c JOIN pawl.verifications AS v ON v.number = c.number ORDER BY v.number DESC
 `
 
@@ -23,7 +24,7 @@ type VerificationComparisonsRow struct {
 	Report     []byte
 }
 
-// Returns the newest comparison with each provider.
+// Returns the newest comparison with each provider, of its report only the checks and steps.
 func (q *Queries) VerificationComparisons(ctx context.Context) ([]VerificationComparisonsRow, error) {
 	rows, err := q.db.Query(ctx, verificationComparisons)
 	if err != nil {

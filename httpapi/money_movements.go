@@ -14,7 +14,7 @@ var listMoneyMovementsOperation = failing(huma.Operation{
 	OperationID: "listMoneyMovements", Method: http.MethodGet, Path: "/api/money-movements", Tags: []string{"orders"},
 	Summary: "List movements of money",
 	Description: "Each charge, capture, undo, refund and lost dispute, for bookkeeping: those of a month add up to what a report of the books has for it. " +
-		"An authorization moves nothing. They come in the order in which the orders were placed, without those of forgotten orders. " +
+		"An authorization moves nothing. Those of the newest orders come first, and those of forgotten orders are missing. " +
 		"A page examines up to 10,000 orders, so it may be empty and still have a nextCursor. " +
 		"With format=csv, or Accept: text/csv, the page is a table, and the header Link leads to the next one.",
 }, "invalid_parameter", "unavailable", "internal")
@@ -23,6 +23,7 @@ type listMoneyMovementsRequest struct {
 	From     time.Time `query:"from" doc:"Only what moved at this time or later (RFC 3339)."`
 	To       time.Time `query:"to" doc:"Only what moved before this time (RFC 3339)."`
 	Currency string    `query:"currency" doc:"Only movements in this currency (ISO 4217)." example:"USD"`
+	Kind     []string  `query:"kind" nullable:"false" enum:"charge,capture,undo,refund,dispute_lost" doc:"Only movements of these kinds, separated by commas."`
 	Cursor   string    `query:"cursor" doc:"nextCursor of the previous page, with the same filters."`
 	Format   csvFormat `query:"format" doc:"Format of the response; JSON by default."`
 }
@@ -46,11 +47,12 @@ func (s *server) listMoneyMovements(ctx context.Context, in *listMoneyMovementsR
 	if in.Currency != "" && !storable(in.Currency) {
 		return page, invalidParameter("currency", "invalid", "must be an ISO 4217 code")
 	}
-	span, binding := orders.MovementSpan{From: in.From, To: in.To, Currency: in.Currency}, []string{"money-movements", in.From.UTC().String(), in.To.UTC().String(), in.Currency}
+	span, binding := orders.MovementSpan{From: in.From, To: in.To, Currency: in.Currency, Kinds: in.Kind},
+		append([]string{"money-movements", in.From.UTC().String(), in.To.UTC().String(), in.Currency}, in.Kind...)
 	if in.Cursor != "" {
 		position, ok := openCursor(binding, in.Cursor)
 		var number bool
-		if span.After, number = parseInteger([]byte(position)); !ok || !number || span.After <= 0 {
+		if span.Before, number = parseInteger([]byte(position)); !ok || !number || span.Before <= 0 {
 			return page, errCursor()
 		}
 	}

@@ -72,16 +72,16 @@ type OrderTerms struct {
 	Disputes      []dispute  `json:"disputes,omitempty" nullable:"false" doc:"What was reported about disputes of the charge, oldest first."`
 }
 
-// Money is what was charged and given back, as the books count it. All are decimals: charged - refunded - voided =
-// authorized + kept. It is exported because huma skips unexported embedded types.
+// Money is what was charged and given back, as the books count it. All are decimals: charged - refunded - voided -
+// authorized - lost = kept. It is exported because huma skips unexported embedded types.
 type Money struct {
 	Charged    string `json:"charged" doc:"The sum of the charges, also of those that were undone, and of authorizations." example:"99.99"`
 	Refunded   string `json:"refunded" doc:"The sum of the refunds that succeeded, and of the charges that were undone." example:"9.99"`
 	Authorized string `json:"authorized" doc:"Authorized and not captured yet." example:"0.00"`
 	Voided     string `json:"voided" doc:"Authorized by completed orders, and given up or ended." example:"0.00"`
-	Kept       string `json:"kept" doc:"Captured and not refunded." example:"90.00"`
+	Kept       string `json:"kept" doc:"Captured, and neither refunded nor lost." example:"90.00"`
 	Disputed   string `json:"disputed" doc:"The amounts of open disputes, which are part of kept." example:"0.00"`
-	Lost       string `json:"lost" doc:"The amounts of lost disputes. The provider took them back, but kept has them, too." example:"0.00"`
+	Lost       string `json:"lost" doc:"The amounts of lost disputes, which the provider took back." example:"0.00"`
 }
 
 func moneyOf(m *orders.Money) Money {

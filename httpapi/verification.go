@@ -38,7 +38,7 @@ func (s *server) startVerification(w http.ResponseWriter, r *http.Request) error
 	case err != nil:
 		return orders.Unavailable("start verification", err)
 	}
-	state, err := s.getVerification(r.Context(), nil)
+	state, err := s.getVerification(r.Context(), &getVerificationRequest{})
 	if err != nil {
 		return err
 	}
@@ -53,25 +53,33 @@ var getVerificationOperation = failing(huma.Operation{
 	Description: "The progress of the newest verification, the newest report, of any server or of `pawl verify --store`, and the newest comparison with each provider.",
 }, "invalid_parameter", "unavailable", "internal")
 
-func (s *server) getVerification(ctx context.Context, _ *struct{}) (out verification, err error) {
-	if out.Providers, err = s.Books.Providers(ctx); err != nil {
-		return out, orders.Unavailable("read providers", err)
+type getVerificationRequest struct {
+	OrderID string `query:"orderId" doc:"Only what the comparisons found of this order, without the report."`
+}
+
+func (s *server) getVerification(ctx context.Context, in *getVerificationRequest) (out verification, err error) {
+	if in.OrderID == "" {
+		if out.Providers, err = s.Books.Providers(ctx); err != nil {
+			return out, orders.Unavailable("read providers", err)
+		}
 	}
 	last, err := s.Books.Last(ctx)
 	if err != nil || last == nil {
 		out.State = "none"
 		return out, orders.Unavailable("read verification", err)
 	}
-	report, err := s.Books.Report(ctx, 0)
-	if err != nil {
-		return out, orders.Unavailable("read report", err)
+	if in.OrderID == "" {
+		report, err := s.Books.Report(ctx, 0)
+		if err != nil {
+			return out, orders.Unavailable("read report", err)
+		}
+		if report != nil {
+			out.Report = new(verificationReportOf(report))
+		}
 	}
-	compared, err := s.Books.Comparisons(ctx)
+	compared, err := s.Books.Comparisons(ctx, in.OrderID)
 	out.State, out.StartedAt, out.StartedBy, out.Failure = stateOfVerification(last), utc(&last.StartedAt), last.StartedBy, last.Failure
 	out.Done, out.Total = last.Done, last.Total
-	if report != nil {
-		out.Report = new(verificationReportOf(report))
-	}
 	out.Comparisons = each(compared, comparisonOf)
 	return out, orders.Unavailable("read comparisons", err)
 }
@@ -251,7 +259,7 @@ type verificationReport struct {
 	Orders     map[string]int64    `json:"orders" doc:"Number of orders by status."`
 	Money      []VerificationMoney `json:"money" nullable:"false" doc:"What was charged and refunded, by currency."`
 	Days       []verificationDay   `json:"days" nullable:"false" doc:"The same by the day (UTC) on which the orders were placed, newest first; up to 400."`
-	Movements  []verificationMoved `json:"movements" nullable:"false" doc:"What moved on each day (UTC), whenever the orders were placed, newest first; up to 400. In each currency, the sum of what is left, before what was lost in disputes, is what is kept."`
+	Movements  []verificationMoved `json:"movements" nullable:"false" doc:"What moved on each day (UTC), whenever the orders were placed, newest first; up to 400. In each currency, the sum of what is left is what is kept."`
 	Months     []verificationMoved `json:"months" nullable:"false" doc:"The same by month."`
 	Steps      []verificationStep  `json:"steps,omitempty" nullable:"false" doc:"The comparison with providers, by step. Absent if the books were not compared."`
 }
@@ -335,6 +343,6 @@ func stepOf(s *books.ProviderStep) verificationStep { return verificationStep(*s
 func checkOf(c *books.Check) verificationCheck {
 	return verificationCheck{
 		Name: c.Name, Proves: c.Proves, About: string(c.About), Checked: c.Checked, Violations: c.Violations, Warning: c.Warning,
-		Offenders: each(c.Offenders, func(o *books.Offender) verificationOffender { return verificationOffender(*o) }),
+		Offenders: each(c.Offenders[:min(len(c.Offenders), 20)], func(o *books.Offender) verificationOffender { return verificationOffender(*o) }),
 	}
 }

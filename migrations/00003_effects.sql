@@ -339,6 +339,25 @@ FROM pawl.charge_operations AS f WHERE f.number > 0 AND f.state = 'done' AND f.k
 UNION ALL
 SELECT d.order_no, d.currency, d.at, 'dispute_lost', - d.amount::numeric, d.reference FROM pawl.disputes AS d WHERE d.state = 'lost';
 
+-- The money of orders, a row for each charge, each operation that is done, and each dispute. In every currency,
+-- charged - undone - refunded - voided - authorized - lost is what is kept. An authorization is charged, but is not
+-- money. A charge stands unless it was undone, whatever was refunded of it on request.
+CREATE VIEW pawl.order_money AS
+SELECT c.order_no, c.currency, 1 AS charges, c.amount::numeric AS charged, 0::numeric AS undone, 0::numeric AS refunded, 0::numeric AS voided,
+  CASE WHEN c.refunded_at IS NULL AND c.capture IS NOT NULL AND c.captured_at IS NULL THEN c.amount ELSE 0 END::numeric AS authorized,
+  CASE WHEN c.refunded_at IS NULL THEN c.amount ELSE 0 END::numeric AS standing, 0::numeric AS disputed, 0::numeric AS lost
+FROM pawl.charges AS c
+UNION ALL
+SELECT f.order_no, f.currency, 0, 0, CASE WHEN f.number = 0 THEN f.amount ELSE 0 END::numeric,
+  CASE WHEN f.number > 0 AND f.kind = 'refund' THEN f.amount ELSE 0 END::numeric,
+  CASE WHEN f.kind = 'void' THEN f.amount ELSE coalesce(f.voided, 0) END::numeric,
+  CASE WHEN f.kind <> 'refund' THEN - f.amount - coalesce(f.voided, 0) ELSE 0 END::numeric, 0, 0, 0
+FROM pawl.charge_operations AS f WHERE f.state = 'done'
+UNION ALL
+SELECT d.order_no, d.currency, 0, 0, 0, 0, 0, 0, 0, CASE WHEN bool_and(d.state = 'opened') THEN max(d.amount) ELSE 0 END::numeric,
+  coalesce(sum(d.amount) FILTER (WHERE d.state = 'lost'), 0)::numeric
+FROM pawl.disputes AS d GROUP BY d.order_no, d.currency, d.reference;
+
 -- An order as the service reads it: its row, the effects and undos of its generation, and the operations of its
 -- charge that were requested.
 CREATE VIEW pawl.full_orders AS
@@ -408,7 +427,7 @@ END $$;
 -- +goose Down
 DROP FUNCTION pawl.orders_by_metadata(text, integer);
 DROP FUNCTION pawl.orders_within(bigint[], bigint);
-DROP VIEW pawl.no_effects, pawl.full_orders, pawl.movements;
+DROP VIEW pawl.no_effects, pawl.full_orders, pawl.order_money, pawl.movements;
 DROP TABLE pawl.stock_movements;
 DROP TABLE pawl.inventory;
 DROP DOMAIN pawl.stock_count;

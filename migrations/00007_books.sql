@@ -29,8 +29,8 @@ GROUP BY v.number;
 -- on it uses an index.
 CREATE SCHEMA books;
 
--- refunded: by an undo or on request. kept: captured and not refunded; an authorization captures nothing. Summed over
--- all orders and books.forgotten, these are the totals of `pawl verify`.
+-- refunded: by an undo or on request. kept: captured, and neither refunded nor lost in a dispute; an authorization
+-- captures nothing. Summed over all orders and books.forgotten, these are the totals of `pawl verify`.
 CREATE VIEW books.orders AS
 SELECT o.order_id::text, o.status::text, o.amount::numeric, o.currency::text, nullif(o.item, '')::text AS item, CASE WHEN o.lines IS NULL THEN o.quantity END::integer AS quantity,
        o.generation, o.fence, o.seq, o.due_at::timestamptz, o.owner, o.hold::text, o.hold_reason, o.stop_requested::text,
@@ -38,11 +38,9 @@ SELECT o.order_id::text, o.status::text, o.amount::numeric, o.currency::text, nu
        o.created_at::timestamptz, o.finished_at::timestamptz,
        o.policy, o.customer_id, coalesce(o.calls, 0) AS calls, coalesce(o.retries, 0) AS retries, o.in_doubt_since,
        o.start_at, o.complete_by, o.reserved_until, o.approval_until, o.approved_at, o.concurrency_key, o.submitted_by,
-       o.amount * 0 + coalesce((SELECT sum(f.amount) FROM pawl.charge_operations f WHERE f.order_no = o.order_no AND f.kind = 'refund' AND f.state = 'done'), 0) AS refunded,
-       o.amount * 0 + coalesce((SELECT sum(c.amount) FROM pawl.charges c
-         WHERE c.order_no = o.order_no AND c.refunded_at IS NULL AND (c.capture IS NULL OR c.captured_at IS NOT NULL)), 0)
-       + coalesce((SELECT sum(CASE f.kind WHEN 'refund' THEN - f.amount WHEN 'capture' THEN f.amount ELSE 0 END) FROM pawl.charge_operations f
-         WHERE f.order_no = o.order_no AND f.number > 0 AND f.state = 'done'), 0) AS kept, o.lines, o.route
+       o.amount * 0 + coalesce((SELECT sum(m.undone + m.refunded) FROM pawl.order_money m WHERE m.order_no = o.order_no), 0) AS refunded,
+       o.amount * 0 + coalesce((SELECT sum(m.charged - m.undone - m.refunded - m.voided - m.authorized - m.lost)
+         FROM pawl.order_money m WHERE m.order_no = o.order_no), 0) AS kept, o.lines, o.route
 FROM pawl.orders o;
 
 CREATE VIEW books.transitions AS

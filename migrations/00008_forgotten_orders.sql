@@ -20,9 +20,9 @@ CREATE TABLE pawl.forgotten_sums (
   charged  numeric NOT NULL DEFAULT 0,
   refunded numeric NOT NULL DEFAULT 0,    -- by undos, and on request
   voided   numeric NOT NULL DEFAULT 0,    -- of authorizations
-  kept     numeric NOT NULL DEFAULT 0,    -- captured and not refunded
+  kept     numeric NOT NULL DEFAULT 0,    -- captured, and neither refunded nor lost
   lost     numeric NOT NULL DEFAULT 0,    -- in disputes
-  CONSTRAINT forgotten_sums_money CHECK (charged = refunded + voided + kept)
+  CONSTRAINT forgotten_sums_money CHECK (charged = refunded + voided + lost + kept)
 );
 CREATE UNIQUE INDEX forgotten_sums_day ON pawl.forgotten_sums (placed_on, currency, status);
 
@@ -274,19 +274,16 @@ BEGIN
   ), forgotten AS (
     SELECT s.sum_no, r.order_no FROM removed_now AS r JOIN stored AS s ON s.id_hash = r.id_hash
   ), entries AS (
-    SELECT f.sum_no, 1 AS orders, 0 AS charges, 0 AS charged, 0 AS refunded, 0 AS voided FROM forgotten AS f
+    SELECT f.sum_no, 1 AS orders, 0 AS charges, 0 AS charged, 0 AS refunded, 0 AS voided, 0 AS lost FROM forgotten AS f
     UNION ALL
-    SELECT f.sum_no, 0, 1, c.amount, 0, 0 FROM forgotten AS f JOIN pawl.charges AS c ON c.order_no = f.order_no AND c.order_no = ANY(gone)
-    UNION ALL
-    SELECT f.sum_no, 0, 0, 0, CASE WHEN r.kind = 'refund' THEN r.amount ELSE 0 END,
-      CASE WHEN r.kind = 'void' THEN r.amount ELSE coalesce(r.voided, 0) END
-    FROM forgotten AS f JOIN pawl.charge_operations AS r ON r.order_no = f.order_no AND r.order_no = ANY(gone) AND r.state = 'done'
+    SELECT f.sum_no, 0, m.charges, m.charged, m.undone + m.refunded, m.voided, m.lost
+    FROM forgotten AS f JOIN pawl.order_money AS m ON m.order_no = f.order_no AND m.order_no = ANY(gone)
   ), summed AS (
     UPDATE pawl.forgotten_sums AS s SET orders = s.orders + e.orders, charges = s.charges + e.charges, charged = s.charged + e.charged,
-      refunded = s.refunded + e.refunded, voided = s.voided + e.voided, kept = s.kept + e.charged - e.refunded - e.voided,
-      lost = s.lost + coalesce((SELECT sum(d.amount) FROM forgotten AS g JOIN pawl.disputes AS d ON d.order_no = g.order_no
-        WHERE g.sum_no = s.sum_no AND d.state = 'lost'), 0)
-    FROM (SELECT a.sum_no, sum(a.orders) AS orders, sum(a.charges) AS charges, sum(a.charged) AS charged, sum(a.refunded) AS refunded, sum(a.voided) AS voided
+      refunded = s.refunded + e.refunded, voided = s.voided + e.voided, lost = s.lost + e.lost,
+      kept = s.kept + e.charged - e.refunded - e.voided - e.lost
+    FROM (SELECT a.sum_no, sum(a.orders) AS orders, sum(a.charges) AS charges, sum(a.charged) AS charged, sum(a.refunded) AS refunded,
+        sum(a.voided) AS voided, sum(a.lost) AS lost
       FROM entries AS a GROUP BY a.sum_no) AS e
     WHERE s.sum_no = e.sum_no
   ), moved AS (

@@ -209,39 +209,26 @@ SELECT n.order_no::bigint AS order_no, c.at FROM unnest(@order_nos::bigint[]) AS
 -- name: OrdersMoney :many
 -- Adds up the money of some orders by currency, as VerifyMoney does: of each order, or of all of them, with order_no 0.
 -- Orders that were never charged have none.
-SELECT (CASE WHEN @each::boolean THEN e.order_no ELSE 0 END)::bigint AS order_no, e.currency,
-  sum(e.charged)::text AS charged, (0 * sum(e.charged) + sum(e.refunded))::text AS refunded,
-  (0 * sum(e.charged) + sum(e.authorized))::text AS authorized, (0 * sum(e.charged) + sum(e.voided))::text AS voided,
-  (sum(e.charged) - sum(e.refunded) - sum(e.authorized) - sum(e.voided))::text AS kept,
-  (0 * sum(e.charged) + sum(e.disputed))::text AS disputed, (0 * sum(e.charged) + sum(e.lost))::text AS lost
-FROM (
-  SELECT c.order_no, c.currency, c.amount AS charged, 0 AS refunded, 0 AS voided, 0 AS disputed, 0 AS lost,
-    CASE WHEN c.refunded_at IS NULL AND c.capture IS NOT NULL AND c.captured_at IS NULL THEN c.amount ELSE 0 END AS authorized
-  FROM pawl.charges AS c WHERE c.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
-  UNION ALL
-  SELECT f.order_no, f.currency, 0, CASE WHEN f.kind = 'refund' THEN f.amount ELSE 0 END,
-    CASE WHEN f.kind = 'void' THEN f.amount ELSE coalesce(f.voided, 0) END, 0, 0,
-    CASE WHEN f.kind <> 'refund' THEN - f.amount - coalesce(f.voided, 0) ELSE 0 END
-  FROM pawl.charge_operations AS f WHERE f.order_no = ANY((SELECT @order_nos::bigint[])::bigint[]) AND f.state = 'done'
-  UNION ALL
-  SELECT d.order_no, d.currency, 0, 0, 0, CASE WHEN d.state = 'opened' AND NOT EXISTS (
-      SELECT FROM pawl.disputes AS x WHERE x.order_no = d.order_no AND x.reference = d.reference AND x.state <> 'opened') THEN d.amount ELSE 0 END,
-    CASE WHEN d.state = 'lost' THEN d.amount ELSE 0 END, 0
-  FROM pawl.disputes AS d WHERE d.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
-) AS e GROUP BY 1, e.currency ORDER BY 1, e.currency;
+SELECT (CASE WHEN @each::boolean THEN m.order_no ELSE 0 END)::bigint AS order_no, m.currency,
+  sum(m.charged)::text AS charged, (0 * sum(m.charged) + sum(m.undone + m.refunded))::text AS refunded,
+  (0 * sum(m.charged) + sum(m.authorized))::text AS authorized, (0 * sum(m.charged) + sum(m.voided))::text AS voided,
+  sum(m.charged - m.undone - m.refunded - m.voided - m.authorized - m.lost)::text AS kept,
+  (0 * sum(m.charged) + sum(m.disputed))::text AS disputed, (0 * sum(m.charged) + sum(m.lost))::text AS lost
+FROM pawl.order_money AS m WHERE m.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
+GROUP BY 1, m.currency ORDER BY 1, m.currency;
 
--- name: OrderNosNext :many
--- Reads the next numbers of orders.
-SELECT o.order_no FROM pawl.orders AS o WHERE o.order_no > @after::bigint AND o.order_no < @before::bigint ORDER BY o.order_no LIMIT @looks::integer;
+-- name: OrderNosBefore :many
+-- Reads the numbers of orders downwards.
+SELECT o.order_no FROM pawl.orders AS o WHERE o.order_no > @after::bigint AND o.order_no < @before::bigint ORDER BY o.order_no DESC LIMIT @looks::integer;
 
 -- name: MoneyMovements :many
--- Reads the movements of money of some orders in a span of time.
+-- Reads the movements of money of some orders in a span of time, the newest order first. No kinds: all.
 SELECT (SELECT o.order_id FROM pawl.orders AS o WHERE o.order_no = m.order_no)::text AS order_id, m.at::timestamptz AS at, m.kind, m.amount::text AS amount, m.currency,
   coalesce(m.reference, '')::text AS reference
 FROM pawl.movements AS m
 WHERE m.order_no = ANY((SELECT @order_nos::bigint[])::bigint[]) AND m.at >= @moved_from::timestamptz AND m.at < @moved_to::timestamptz
-  AND (@currency::text = '' OR m.currency = @currency::text)
-ORDER BY m.order_no, m.at, m.kind, m.amount;
+  AND (@currency::text = '' OR m.currency = @currency::text) AND (coalesce(cardinality(@kinds::text[]), 0) = 0 OR m.kind = ANY(@kinds::text[]))
+ORDER BY m.order_no DESC, m.at DESC, m.kind, m.amount;
 
 -- name: OrderIDs :many
 -- Reads the ids of orders by number, in their order.

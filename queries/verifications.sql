@@ -60,6 +60,7 @@ CROSS JOIN (
 SELECT DISTINCT p.provider::text AS provider FROM pawl.newest_comparisons AS c CROSS JOIN LATERAL unnest(c.providers) AS p(provider) ORDER BY 1;
 
 -- name: VerificationComparisons :many
--- Returns the newest comparison with each provider.
-SELECT v.number, v.started_by, v.finished_at, c.providers::text[] AS providers, v.report
+-- Returns the newest comparison with each provider, of its report only the checks and steps.
+SELECT v.number, v.started_by, v.finished_at, c.providers::text[] AS providers,
+  json_build_object('checks', v.report -> 'checks', 'steps', v.report -> 'steps')::json AS report
 FROM pawl.newest_comparisons AS c JOIN pawl.verifications AS v ON v.number = c.number ORDER BY v.number DESC;

@@ -330,51 +330,37 @@ FROM judged AS j;
 
 -- name: VerifyMoney :many
 -- Returns money by currency and by the day (UTC) on which the order was placed, summed on three sides that share no row:
--- charges, refunds, and the orders whose status says that they hold money. A refund commits with the final move, so an
--- order in refunding still holds it. An authorized charge is in effect, but is not money. Requested refunds of a
--- completed order (given) leave its charge in effect, and are not kept; nor is what was voided of an authorization.
--- under_way is what unfinished orders keep. disputed is what open disputes are about. Sums of nothing have the fraction
--- digits of the orders.
+-- charges, undos, and the orders whose status says that they hold money. An undo commits with the final move, so an
+-- order in refunding still holds it. under_way is what unfinished orders keep. disputed is what open disputes are about.
+-- Sums of nothing have the fraction digits of the orders.
 WITH placed AS MATERIALIZED (
   SELECT o.order_no, o.status, o.currency, o.amount, (o.created_at AT TIME ZONE 'UTC')::date AS day
   FROM pawl.orders AS o WHERE o.order_no BETWEEN @first AND @last
 ), entries AS (
-  SELECT p.day, c.currency, 0 AS orders, 1 AS charges, c.amount AS charged, 0 AS refunded, 0 AS given, 0 AS voided, 0 AS held,
-    CASE WHEN c.refunded_at IS NULL THEN c.amount ELSE 0 END AS standing,
-    CASE WHEN c.refunded_at IS NULL AND c.capture IS NOT NULL AND c.captured_at IS NULL THEN c.amount ELSE 0 END AS authorized,
-    CASE WHEN c.refunded_at IS NULL AND (c.capture IS NULL OR c.captured_at IS NOT NULL) AND p.status <> 'completed' THEN c.amount ELSE 0 END AS under_way,
-    0 AS disputed, 0 AS lost
-  FROM pawl.charges AS c LEFT JOIN placed AS p ON p.order_no = c.order_no WHERE c.order_no BETWEEN @first AND @last
+  SELECT p.day, m.currency, 0 AS orders, m.charges, m.charged, m.undone, m.refunded, m.voided, m.authorized, m.standing, 0 AS held,
+    CASE WHEN p.status <> 'completed' THEN m.standing - m.authorized ELSE 0 END AS under_way, m.disputed, m.lost
+  FROM pawl.order_money AS m LEFT JOIN placed AS p ON p.order_no = m.order_no WHERE m.order_no BETWEEN @first AND @last
   UNION ALL
-  SELECT p.day, f.currency, 0, 0, 0, CASE WHEN f.number = 0 THEN f.amount ELSE 0 END,
-    CASE WHEN f.number <> 0 AND f.kind = 'refund' AND f.state = 'done' THEN f.amount ELSE 0 END,
-    CASE WHEN f.state <> 'done' THEN 0 WHEN f.kind = 'void' THEN f.amount ELSE coalesce(f.voided, 0) END, 0, 0,
-    CASE WHEN f.kind <> 'refund' AND f.state = 'done' THEN - f.amount - coalesce(f.voided, 0) ELSE 0 END, 0, 0, 0
-  FROM pawl.charge_operations AS f LEFT JOIN placed AS p ON p.order_no = f.order_no WHERE f.order_no BETWEEN @first AND @last
-  UNION ALL
-  SELECT p.day, p.currency, 1, 0, 0 * p.amount, 0, 0, 0,
-    CASE WHEN p.status IN ('reserving', 'confirming', 'completed', 'releasing', 'refunding') THEN p.amount ELSE 0 END, 0, 0, 0, 0, 0
+  SELECT p.day, p.currency, 1, 0, 0 * p.amount, 0, 0, 0, 0, 0,
+    CASE WHEN p.status IN ('reserving', 'confirming', 'completed', 'releasing', 'refunding') THEN p.amount ELSE 0 END, 0, 0, 0
   FROM placed AS p
-  UNION ALL
-  SELECT p.day, d.currency, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, CASE WHEN d.state = 'opened' AND x.order_no IS NULL THEN d.amount ELSE 0 END,
-    CASE WHEN d.state = 'lost' THEN d.amount ELSE 0 END
-  FROM pawl.disputes AS d LEFT JOIN placed AS p ON p.order_no = d.order_no
-  LEFT JOIN (SELECT DISTINCT e.order_no, e.reference FROM pawl.disputes AS e WHERE e.order_no BETWEEN @first AND @last AND e.state <> 'opened') AS x
-    ON x.order_no = d.order_no AND x.reference = d.reference
-  WHERE d.order_no BETWEEN @first AND @last
+), summed AS (
+  SELECT e.day, e.currency, sum(e.orders) AS orders, sum(e.charges) AS charges, sum(e.charged) AS charged, sum(e.undone) AS undone,
+    sum(e.refunded) AS refunded, sum(e.voided) AS voided, sum(e.authorized) AS authorized, sum(e.standing) AS standing, sum(e.held) AS held,
+    sum(e.under_way) AS under_way, sum(e.disputed) AS disputed, sum(e.lost) AS lost, 0 * sum(e.charged) AS nothing
+  FROM entries AS e GROUP BY e.day, e.currency
 )
-SELECT coalesce(e.day::text, '')::text AS day, e.currency, sum(e.orders)::bigint AS orders, sum(e.charges)::bigint AS charges,
-  sum(e.charged)::text AS charged, (0 * sum(e.charged) + sum(e.refunded) + sum(e.given))::text AS refunded,
-  sum(e.standing)::text AS standing, (0 * sum(e.charged) + sum(e.authorized))::text AS authorized, (0 * sum(e.charged) + sum(e.voided))::text AS voided,
-  (0 * sum(e.charged) + sum(e.standing) - sum(e.authorized) - sum(e.voided) - sum(e.given))::text AS kept, sum(e.held)::text AS held,
-  (0 * sum(e.charged) + sum(e.under_way))::text AS under_way,
-  (0 * sum(e.charged) + sum(e.disputed))::text AS disputed, (0 * sum(e.charged) + sum(e.lost))::text AS lost,
-  (sum(e.standing) = sum(e.held) AND sum(e.charged) - sum(e.refunded) = sum(e.standing))::boolean AS balanced
-FROM entries AS e GROUP BY e.day, e.currency ORDER BY e.day, e.currency;
+SELECT coalesce(s.day::text, '')::text AS day, s.currency, s.orders::bigint AS orders, s.charges::bigint AS charges,
+  s.charged::text AS charged, (s.nothing + s.undone + s.refunded)::text AS refunded, s.standing::text AS standing,
+  (s.nothing + s.authorized)::text AS authorized, (s.nothing + s.voided)::text AS voided,
+  (s.standing - s.refunded - s.voided - s.authorized - s.lost)::text AS kept, s.held::text AS held, (s.nothing + s.under_way)::text AS under_way,
+  (s.nothing + s.disputed)::text AS disputed, (s.nothing + s.lost)::text AS lost,
+  (s.standing = s.held AND s.charged - s.undone = s.standing)::boolean AS balanced
+FROM summed AS s ORDER BY s.day, s.currency;
 
 -- name: VerifyMovements :many
 -- Returns what moved by currency and by the day (UTC) on which it moved, whenever the order was placed. In every
--- currency, what was captured and neither undone nor refunded is what VerifyMoney says is kept.
+-- currency, what was captured and neither undone, refunded nor lost is what VerifyMoney says is kept.
 SELECT (m.at AT TIME ZONE 'UTC')::date::text AS day, m.currency, sum(greatest(m.amount, 0 * m.amount))::text AS captured,
   (- sum(CASE WHEN m.kind = 'refund' THEN m.amount ELSE 0 * m.amount END))::text AS refunded,
   (- sum(CASE WHEN m.kind = 'undo' THEN m.amount ELSE 0 * m.amount END))::text AS undone,
@@ -486,8 +472,8 @@ WITH rows AS (
   SELECT s.placed_on, s.currency::text AS id, s.orders, nullif(concat_ws(', ',
     CASE WHEN s.orders <> coalesce(r.orders, 0) - coalesce(m.orders, 0)
       THEN s.orders || ' orders of ' || s.placed_on || ' ' || s.status || ', ' || coalesce(r.orders, 0) - coalesce(m.orders, 0) || ' are known by their hash' END,
-    CASE WHEN s.charged <> s.refunded + s.voided + s.kept OR s.status <> 'completed' AND s.kept <> 0
-      THEN s.status || ', of ' || s.placed_on || ': charged ' || s.charged || ', refunded ' || s.refunded || ', voided ' || s.voided || ', kept ' || s.kept END), '') AS fault
+    CASE WHEN s.charged <> s.refunded + s.voided + s.lost + s.kept OR s.status <> 'completed' AND s.kept + s.lost <> 0
+      THEN s.status || ', of ' || s.placed_on || ': charged ' || s.charged || ', refunded ' || s.refunded || ', voided ' || s.voided || ', lost ' || s.lost || ', kept ' || s.kept END), '') AS fault
   FROM pawl.forgotten_sums AS s LEFT JOIN rows AS r ON r.sum_no = s.sum_no LEFT JOIN marked AS m ON m.sum_no = s.sum_no
   UNION ALL
   SELECT NULL, 'all', 0, CASE WHEN b.orders <> s.orders OR b.numbers <> b.all_orders
@@ -497,9 +483,9 @@ WITH rows AS (
     (SELECT coalesce(sum(t.orders), 0) AS orders FROM pawl.forgotten_sums AS t) AS s
   UNION ALL
   SELECT NULL, coalesce(k.currency, g.currency), 0, CASE WHEN coalesce(k.kept, 0) <> coalesce(g.moved, 0)
-    THEN 'kept ' || coalesce(k.kept, 0) || ', captured less undone and refunded by day ' || coalesce(g.moved, 0) END
+    THEN 'kept ' || coalesce(k.kept, 0) || ', captured less undone, refunded and lost by day ' || coalesce(g.moved, 0) END
   FROM (SELECT t.currency::text AS currency, sum(t.kept) AS kept FROM pawl.forgotten_sums AS t GROUP BY 1) AS k
-  FULL JOIN (SELECT m.currency, sum(m.captured - m.refunded - m.undone) AS moved FROM pawl.forgotten_movements AS m GROUP BY 1) AS g ON g.currency = k.currency
+  FULL JOIN (SELECT m.currency, sum(m.captured - m.refunded - m.undone - m.lost) AS moved FROM pawl.forgotten_movements AS m GROUP BY 1) AS g ON g.currency = k.currency
 )
 SELECT coalesce(sum(j.orders), 0)::bigint AS checked, count(j.fault) AS violations,
   coalesce((array_agg(j.id ORDER BY j.placed_on, j.id) FILTER (WHERE j.fault IS NOT NULL))[1:@most::integer], '{}')::text[] AS offenders,

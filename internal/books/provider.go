@@ -33,8 +33,9 @@ type Provider struct {
 	// Key returns the idempotency key under which a step is in these books. asked is false if the step is not compared;
 	// an empty key is in no books.
 	Key func(s Sent) (key string, asked bool)
-	// Without, if set, is called for a URL that could not be read: it removes what is compared there from Compared and Key.
-	Without func(url string)
+	// Without, if set, returns the provider to compare instead if the books at a URL can't be read: without what is compared
+	// there. nil: nothing is left.
+	Without func(url string) *Provider
 }
 
 // Sent is a step of an order that was sent to a provider.
@@ -138,6 +139,7 @@ func (v *verifier) reconcile(ctx context.Context) (away, err error) {
 	if err := v.measure(ctx); err != nil {
 		return nil, err
 	}
+	v.ledger.with = v.opt.Provider.Compared
 	c := &comparison{Provider: v.opt.Provider, theirs: theirs, ledger: v.ledger}
 	err = v.spans(ctx, func(r span) error {
 		return v.snapshot(ctx, func(q *db.Queries) error { return c.span(ctx, q, r, before) })
@@ -360,19 +362,19 @@ type foreign map[string]entry
 // readReachable reads the books of all providers, without those that can't be read. It begins again after each of these,
 // because a part of their books would look like effects that never happened.
 func (v *verifier) readReachable(ctx context.Context) (f foreign, away, err error) {
-	for p := v.opt.Provider; ; {
-		seen, at := finding{}, ""
+	for {
+		var seen finding
+		var at string
 		f, at, err = v.readForeign(ctx, &seen)
 		if err == nil {
 			v.ledger.add(others, seen)
 			return f, away, nil
 		}
 		away = errors.Join(away, err)
-		if ctx.Err() != nil || p.Without == nil || len(p.URLs) == 1 {
+		if ctx.Err() != nil || v.opt.Provider.Without == nil {
 			return nil, nil, away
 		}
-		p.URLs = slices.DeleteFunc(slices.Clone(p.URLs), func(url string) bool { return url == at })
-		if p.Without(at); len(p.Compared) == 0 {
+		if v.opt.Provider = v.opt.Provider.Without(at); v.opt.Provider == nil {
 			return nil, nil, away
 		}
 	}

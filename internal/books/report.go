@@ -25,6 +25,7 @@ type Report struct {
 	Movements []Movement     `json:"movements"`
 	Months    []Movement     `json:"months"`
 	Steps     []ProviderStep `json:"steps,omitempty"`
+	Compared  []string       `json:"compared,omitempty"` // as in Provider, without what could not be read
 	Seconds   float64        `json:"seconds"`
 }
 
@@ -67,7 +68,7 @@ type Check struct {
 	About      About      `json:"about"`   // the kind of the IDs of its offenders
 	Checked    int64      `json:"checked"` // rows
 	Violations int64      `json:"violations"`
-	Offenders  []Offender `json:"offenders"` // the first violations, never nil
+	Offenders  []Offender `json:"offenders"` // the first violations, never nil; see offendersOfProvider
 	Warning    bool       `json:"warning"`   // violations do not make the books wrong
 }
 
@@ -97,31 +98,24 @@ type Offender struct {
 
 // Money is the total of one currency. Amounts are exact decimals.
 type Money struct {
-	Currency string `json:"currency"`
-	Orders   int64  `json:"orders"`
-	Charges  int64  `json:"charges"`
-	Charged  string `json:"charged"`
-	Refunded string `json:"refunded"`
-	// Authorized is the total of what is authorized and neither captured nor voided: Charged - Refunded - Voided =
-	// Authorized + Kept.
-	Authorized string `json:"authorized"`
-	Voided     string `json:"voided"` // of authorizations of completed orders: given up, or ended
-	Kept       string `json:"kept"`   // captured and not refunded
+	Currency   string `json:"currency"`
+	Orders     int64  `json:"orders"`
+	Charges    int64  `json:"charges"`
+	Charged    string `json:"charged"`
+	Refunded   string `json:"refunded"`
+	Authorized string `json:"authorized"` // and neither captured nor voided
+	Voided     string `json:"voided"`     // of authorizations of completed orders: given up, or ended
+	// Kept is Charged - Refunded - Voided - Authorized - Lost. Reports of older releases have Lost in it.
+	Kept string `json:"kept"`
 	// UnderWay is the part of Kept that belongs to orders that have not ended.
-	UnderWay string `json:"underWay"`
-	Disputed string `json:"disputed"` // what open disputes are about: a part of Kept
-	// Lost is what lost disputes were about. The provider took it back, but Kept has it, too.
-	Lost      string `json:"lost"`
+	UnderWay  string `json:"underWay"`
+	Disputed  string `json:"disputed"`  // what open disputes are about: a part of Kept
+	Lost      string `json:"lost"`      // what lost disputes were about, which the provider took back
 	Forgotten int64  `json:"forgotten"` // how many of the orders were forgotten: lists do not have them
 }
 
 // OK reports whether there are no violations. Warnings do not count.
 func (r Report) OK() bool { return len(r.Wrong()) == 0 }
-
-// compared reports whether the books of a provider could be read.
-func (r Report) compared() bool {
-	return slices.ContainsFunc(r.Checks, func(c Check) bool { return c.OfProvider() })
-}
 
 // Wrong returns the names of the checks that failed.
 func (r Report) Wrong() (names []string) {
@@ -178,6 +172,10 @@ var providerChecks = []Check{
 	{Name: others, About: AboutKeys, Proves: "Nothing is live at the provider under a key that is not Pawl's: nobody else charges there, and nobody did by hand.", Warning: true},
 }
 
+// offendersOfProvider is how many offenders are named for each check against a provider, if not more: an order among them
+// is shown with its difference.
+const offendersOfProvider = 1000
+
 // ledger adds up the findings of all ranges. Proofs enter theirs concurrently.
 type ledger struct {
 	most int
@@ -188,6 +186,7 @@ type ledger struct {
 	days   map[[2]string]Money // by day and currency
 	moved  map[[2]string]Movement
 	steps  map[string]*ProviderStep
+	with   []string // what is compared
 }
 
 func newLedger(most int32) *ledger {
@@ -228,8 +227,12 @@ func (l *ledger) add(name string, found finding) {
 	check := &l.checks[slices.IndexFunc(l.checks, func(c Check) bool { return c.Name == name })]
 	check.Checked += found.Checked
 	check.Violations += found.Violations
+	most := l.most
+	if check.OfProvider() {
+		most = max(most, offendersOfProvider)
+	}
 	for i, id := range found.Offenders {
-		if len(check.Offenders) < l.most {
+		if len(check.Offenders) < most {
 			check.Offenders = append(check.Offenders, Offender{ID: id, Fault: found.Faults[i]})
 		}
 	}
@@ -312,7 +315,7 @@ func (l *ledger) compared(step string, wrong bool) {
 }
 
 func (l *ledger) report(took time.Duration) Report {
-	r := Report{Checks: l.checks, Orders: l.orders, Seconds: took.Seconds()}
+	r := Report{Checks: l.checks, Orders: l.orders, Seconds: took.Seconds(), Compared: l.with}
 	for i := range r.Checks {
 		check := &r.Checks[i]
 		check.About = cmp.Or(check.About, AboutOrders)

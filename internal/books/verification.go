@@ -200,29 +200,44 @@ func (c *Comparison) Newest(step string) bool {
 	})
 }
 
-// Comparisons returns the newest comparison with each provider, newest first. Errors: those of the database.
-func (v *Verification) Comparisons(ctx context.Context) (list []Comparison, err error) {
+// Comparisons returns the newest comparison with each provider, newest first, without money and orders. With an order,
+// it returns those that found a violation of it, and nothing else of them. Errors: those of the database.
+func (v *Verification) Comparisons(ctx context.Context, orderID string) (list []Comparison, err error) {
 	rows, err := pg.Repeat(ctx, ctx, db.New(v.pool).VerificationComparisons)
 	for _, row := range rows {
 		c := Comparison{row.Providers, StoredReport{Number: row.Number, StartedBy: row.StartedBy, FinishedAt: *row.FinishedAt}}
 		if err := json.Unmarshal(row.Report, &c.Report); err != nil {
 			return nil, fmt.Errorf("decode report %d: %w", row.Number, err)
 		}
-		list = append(list, c)
+		if orderID == "" || c.isAbout(orderID) {
+			list = append(list, c)
+		}
 	}
 	return list, err
+}
+
+// isAbout removes what is not about an order at a provider, and reports whether something is left.
+func (c *Comparison) isAbout(orderID string) bool {
+	c.Checks = slices.DeleteFunc(c.Checks, func(check Check) bool { return !check.OfProvider() || check.Name == unsettled })
+	for i := range c.Checks {
+		check := &c.Checks[i]
+		check.Offenders = slices.DeleteFunc(check.Offenders, func(o Offender) bool { return o.ID != orderID })
+		check.Violations = int64(len(check.Offenders))
+	}
+	c.Checks = slices.DeleteFunc(c.Checks, func(check Check) bool { return check.Violations == 0 })
+	return len(c.Checks) > 0
 }
 
 func (v *Verification) run(started *storing, provider *Provider) {
 	options := v.cfg.Options
 	options.Background, options.Provider = true, provider
 	report, err := started.verify(v.life, options)
-	switch {
-	case err == nil && report.OK():
-		v.cfg.Log.Info("the books are right", "seconds", report.Seconds)
-	case !report.OK():
+	if !report.OK() {
 		v.cfg.Log.Error("the books are wrong", "checks", report.Wrong())
-	case v.life.Err() == nil:
+	} else if err == nil {
+		v.cfg.Log.Info("the books are right", "seconds", report.Seconds)
+	}
+	if err != nil && v.life.Err() == nil {
 		v.cfg.Log.Error("verify books", "error", err)
 	}
 }
@@ -276,13 +291,10 @@ func (s *storing) verify(ctx context.Context, opt Options) (Report, error) {
 	report, err := Verify(ctx, s.pool, opt)
 	stop()
 	teller.Wait()
-	params := db.VerificationFinishParams{Number: s.number, Done: s.done, Total: s.total, Wrong: report.Wrong()}
+	params := db.VerificationFinishParams{Number: s.number, Done: s.done, Total: s.total, Wrong: report.Wrong(), Compared: report.Compared}
 	if report.Checks != nil { // also if a provider could not be reached
 		text, _ := json.Marshal(report) //nolint:errchkjson // strings and numbers
 		params.Report = db.Optional(string(text))
-		if opt.Provider != nil && report.compared() {
-			params.Compared = opt.Provider.Compared
-		}
 	}
 	if err != nil {
 		params.Failure = db.Optional(err.Error())

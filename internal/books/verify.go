@@ -62,8 +62,8 @@ type Database interface {
 // Verify reads what was committed when it was called, and reports what is wrong. It writes nothing, locks no row, and
 // uses two connections of the pool (one in the background, or if there is only one). It also runs on a standby. It
 // ignores orders that were admitted later. An error means that something could not be read; violations are in the
-// report. If only books of providers could not be read, the report is about our books and those of the other providers,
-// which Options.Provider then has alone; after any other error it is empty.
+// report. If only books of providers could not be read, the report is about our books and those of the other providers;
+// after any other error it is empty.
 func Verify(ctx context.Context, pool Database, opt Options) (Report, error) {
 	v := &verifier{pool: pool, opt: opt.withDefaults(), ledger: newLedger(opt.withDefaults().MaxOffenders)}
 	start := time.Now()

@@ -90,6 +90,10 @@ func proveBooks(cmd *cobra.Command, cfg *config, opt books.Options, how proving)
 			return books.Verify(cmd.Context(), pool, opt)
 		})
 		report.Database = place
+		for i := range report.Checks {
+			check := &report.Checks[i]
+			check.Offenders = check.Offenders[:min(len(check.Offenders), int(opt.MaxOffenders))]
+		}
 		return err
 	})
 	return report, noVerdict(err)
@@ -167,7 +171,7 @@ func printChecks(out io.Writer, report books.Report) {
 			verdict = "warn"
 		}
 		fmt.Fprintf(out, "%-6s %-18s %12d  %d wrong\n", verdict, check.Name, check.Checked, check.Violations)
-		fmt.Fprintf(out, "       Not true: %s\n", check.Proves)
+		fmt.Fprintf(out, "       This should hold: %s\n", check.Proves)
 		for _, offender := range check.Offenders {
 			fmt.Fprintf(out, "       %q: %s\n", offender.ID, offender.Fault)
 		}
@@ -206,7 +210,7 @@ func providerAt(ctx context.Context, query *db.Queries, addresses []string) (*bo
 	if len(addresses) == 0 {
 		return nil, nil
 	}
-	urls, compared, names, err := parseProviders(addresses)
+	at, err := parseProviders(addresses)
 	if err != nil {
 		return nil, configError{err}
 	}
@@ -222,27 +226,48 @@ func providerAt(ctx context.Context, query *db.Queries, addresses []string) (*bo
 	for _, v := range stored {
 		versions[v.Number] = v.Policy
 	}
-	found := &books.Provider{URLs: urls, Compared: names}
-	found.Key = func(s books.Sent) (string, bool) {
+	return at.provider(func(s books.Sent) (string, bool) {
 		// A step is compared even if this release can't read its policy: a false difference is better than a missed one.
 		var how policy.Step
 		if p := versions[s.Policy]; p != nil {
 			how = *p.Step(s.Step, s.Route)
 		}
-		key, asked := keyAt(how, installation, s)
-		return key, asked && (compared[policy.Place{Step: s.Step}] || compared[policy.Place{Step: s.Step, Route: s.Route}])
+		return keyAt(how, installation, s)
+	}), nil
+}
+
+// bookPlaces are where the books of steps are: every key is looked up in all of them, so a step can have several.
+type bookPlaces []bookPlace
+
+type bookPlace struct {
+	policy.Place
+	url, name string // the name is without secrets
+}
+
+// provider compares the steps of the places, under keys that key returns for them; nil without places.
+func (all bookPlaces) provider(key func(books.Sent) (string, bool)) *books.Provider {
+	if len(all) == 0 {
+		return nil
 	}
-	found.Without = func(url string) {
-		_, lost, _, _ := parseProviders(slices.DeleteFunc(slices.Clone(addresses), func(address string) bool { return !strings.HasSuffix(address, url) }))
-		for place := range lost { // what may be there can't be judged by the books of others
-			maps.DeleteFunc(compared, func(other policy.Place, _ bool) bool { return other.Step == place.Step && sameRoute(other, place) })
+	found := &books.Provider{}
+	for _, at := range all {
+		found.Compared = append(found.Compared, at.name)
+		if !slices.Contains(found.URLs, at.url) {
+			found.URLs = append(found.URLs, at.url)
 		}
-		found.Compared = slices.DeleteFunc(found.Compared, func(name string) bool {
-			step, route, _ := strings.Cut(strings.SplitN(name, "=", 2)[0], "/")
-			return !compared[policy.Place{Step: fsm.Step(step), Route: route}]
-		})
 	}
-	return found, nil
+	found.Key = func(s books.Sent) (string, bool) {
+		text, asked := key(s)
+		return text, asked && slices.ContainsFunc(all, func(at bookPlace) bool { return at.Step == s.Step && (at.Route == "" || at.Route == s.Route) })
+	}
+	found.Without = func(url string) *books.Provider {
+		return slices.DeleteFunc(slices.Clone(all), func(left bookPlace) bool {
+			return slices.ContainsFunc(all, func(lost bookPlace) bool { // what may be there can't be judged by the books of others
+				return lost.url == url && lost.Step == left.Step && sameRoute(lost.Place, left.Place)
+			})
+		}).provider(key)
+	}
+	return found
 }
 
 // sameRoute reports whether charges of one place may be at the other. Without a route it has all.
@@ -270,10 +295,8 @@ func simulatorsOf(ctx context.Context, query *db.Queries) (addresses []string, e
 	return addresses, nil
 }
 
-// parseProviders parses --provider: the URLs of books, and the steps to compare, also by name. Every key is looked up in
-// all books, so a step can have several providers.
-func parseProviders(addresses []string) (urls []string, compared map[policy.Place]bool, names []string, err error) {
-	compared = map[policy.Place]bool{}
+// parseProviders parses --provider.
+func parseProviders(addresses []string) (all bookPlaces, err error) {
 	for _, address := range addresses {
 		steps, route := fsm.Steps(), ""
 		name, at, named := strings.Cut(address, "=")
@@ -282,18 +305,14 @@ func parseProviders(addresses []string) (urls []string, compared map[policy.Plac
 		}
 		parsed, err := policy.ParseURL(address)
 		if err != nil {
-			return nil, nil, nil, fmt.Errorf("--provider must be a URL, or charge=URL, charge/ROUTE=URL, reserve=URL or confirm=URL: %w", err)
+			return nil, fmt.Errorf("--provider must be a URL, or charge=URL, charge/ROUTE=URL, reserve=URL or confirm=URL: %w", err)
 		}
 		for _, step := range steps {
-			compared[policy.Place{Step: step, Route: route}] = true
-			place := strings.TrimSuffix(string(step)+"/"+route, "/")
-			names = append(names, place+"="+(&url.URL{Scheme: parsed.Scheme, Host: parsed.Host, Path: parsed.Path}).String()) // without secrets
-		}
-		if !slices.Contains(urls, address) {
-			urls = append(urls, address)
+			place := policy.Place{Step: step, Route: route}
+			all = append(all, bookPlace{place, address, place.String() + "=" + (&url.URL{Scheme: parsed.Scheme, Host: parsed.Host, Path: parsed.Path}).String()})
 		}
 	}
-	return urls, compared, names, nil
+	return all, nil
 }
 
 // keyAt is the key of a step in the books of its provider. Stripe has no such books, but a replacement at another URL

@@ -86,7 +86,7 @@ func TestVerifyCommand(t *testing.T) {
 			t.Errorf("error %v, exit code %d", err, exitCode(err))
 		}
 		for _, want := range []string{
-			`(?m)^WRONG +completed +3 +3 wrong$`, `Not true: Every completed order`, `"order 1": 0 charges stand, not 1`, `and 1 more`,
+			`(?m)^WRONG +completed +3 +3 wrong$`, `This should hold: Every completed order`, `"order 1": 0 charges stand, not 1`, `and 1 more`,
 			`(?m)^WRONG +money `, `"EUR": order_no 1 to 3, placed on 20\d\d-\d\d-\d\d: `,
 		} {
 			assert.True(t, regexp.MustCompile(want).MatchString(stdout), "no", want, "in", stdout)

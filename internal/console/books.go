@@ -3,6 +3,7 @@ package console
 import (
 	"cmp"
 	"fmt"
+	"html/template"
 	"iter"
 	"net/http"
 	"net/url"
@@ -77,7 +78,7 @@ func (p booksPage) Sums(list []client.VerificationMoved) (sums []client.Verifica
 	for _, m := range list {
 		i := slices.IndexFunc(sums, func(s client.VerificationMoved) bool { return s.Currency == m.Currency })
 		if i < 0 {
-			m.Period = "Sum"
+			m.Period = sumPeriod
 			sums = append(sums, m)
 			continue
 		}
@@ -98,6 +99,15 @@ func (p booksPage) Sums(list []client.VerificationMoved) (sums []client.Verifica
 
 // movementsInReport is how many days or months a report has at most.
 const movementsInReport = 400
+
+// Month is the month (UTC) in which the books were verified, in words.
+func (p booksPage) Month() string { return p.Report.FinishedAt.UTC().Format("January 2006") }
+
+// OfMonth is the money that moved in that month until then, by currency.
+func (p booksPage) OfMonth() (list []client.VerificationMoved) {
+	month := p.Report.FinishedAt.UTC().Format("2006-01")
+	return slices.DeleteFunc(slices.Clone(p.Report.Months), func(m client.VerificationMoved) bool { return m.Period != month })
+}
 
 // OfDay is the search for the orders of a day in a currency; empty if no list adds up to its figures.
 func (p booksPage) OfDay(d client.VerificationDay) string {
@@ -204,6 +214,26 @@ var findings = map[string]string{
 	"provider_others":     "Live at the provider under a key that is not Pawl's",
 }
 
+// differences says what the newest comparisons found of an order, if the person may know.
+func (v *visit) differences(orderID string) (all []template.HTML) {
+	if !v.may("getVerification") {
+		return nil
+	}
+	found, err := v.api.GetVerification(v.r.Context(), client.GetVerificationParams{OrderID: orderID})
+	if err != nil {
+		return nil // the order itself could be read
+	}
+	for _, comparison := range found.Comparisons {
+		for _, check := range comparison.Wrong {
+			for _, o := range check.Offenders {
+				all = append(all, "<strong>The provider's books differ.</strong> "+template.HTML(findings[check.Name])+": "+isolated(o.Fault)+
+					". Compared "+ago(comparison.FinishedAt)+`. <a href="/console/books#provider">Compare again</a> before you move its money.`)
+			}
+		}
+	}
+	return all
+}
+
 // proofStep is the progress of a verification.
 func proofStep(v *client.Verification) string {
 	return fmt.Sprint(v.StartedAt.UnixMicro(), " ", v.State, " ", v.Done)
@@ -238,16 +268,6 @@ func (v *visit) ordersCSV() error {
 	filter := s.filter
 	filter.Limit = ordersOfCSV
 	return v.sendCSV("orders-"+s.now.UTC().Format("20060102-150405"), v.api.OrdersCSV(v.r.Context(), filter))
-}
-
-// movementsCSV sends what moved in a currency, in a month or on a day.
-func (v *visit) movementsCSV() error {
-	from, to, err := client.Period(v.query("period"))
-	if err != nil {
-		return unusable(err.Error())
-	}
-	filter := client.ListMoneyMovementsParams{From: from, To: to, Currency: v.query("currency")}
-	return v.sendCSV("movements-"+v.query("period")+"-"+filter.Currency, v.api.MoneyMovementsCSV(v.r.Context(), filter))
 }
 
 // sendCSV sends the pages of a list.

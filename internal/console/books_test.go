@@ -19,7 +19,7 @@ import (
 
 // figures are the columns of the books, as the CSV of orders has them, and as a page does.
 var figures = map[string]string{
-	"charged": "Charged:", "refunded": "Refunded:", "voided": "Voided:", "authorized": "Authorized:", "kept": "Kept:",
+	"charged": "Charged:", "refunded": "Refunded or undone:", "voided": "Voided:", "authorized": "Still authorized:", "kept": "Kept:",
 	"disputed": "In dispute:", "lost": "Lost in disputes:",
 }
 
@@ -73,17 +73,16 @@ func TestFiguresAddUp(t *testing.T) {
 
 	checkEachMovement(t, s, report)
 
-	page, links := s.get(t, "/console/books").want(t, 200, "The books are right", `<th scope="row" class="nowrap">Sum<td>USD<td class="number" data-label="Captured:">86.85`), 0
-	row, cell := regexp.MustCompile(`(?s)<tr><th scope="row"[^>]*>([^<]*)(?:<td>(\w+))?<td class="number" data-label="Orders:">.*?</tr>`),
-		regexp.MustCompile(`data-label="([^"]*)"><a href="([^"]*)">([^<]*)</a>`)
+	page, links := s.get(t, "/console/books").want(t, 200, "The books are right", `<th scope="row" class="nowrap">Sum<td class="of">USD<td class="number" data-label="Captured:">86.85`), 0
+	row, cell := regexp.MustCompile(`(?s)<tr><th scope="row"[^>]*>([^<]*)(?:<td class="of">(\w+))?<td class="number" data-label="Orders:">.*?</tr>`),
+		regexp.MustCompile(`data-label="([^"]*)">(?:<strong>)?<a href="([^"]*)">([^<]*)</a>`)
 	for _, found := range row.FindAllStringSubmatch(page.body, -1) {
 		currency := found[1]
 		if found[2] != "" {
 			currency = found[2]
 		}
 		for _, figure := range cell.FindAllStringSubmatch(found[0], -1) {
-			label := strings.TrimSuffix(figure[1], ", under way:")
-			label = strings.TrimSuffix(label, ":") + ":"
+			label := strings.ReplaceAll(figure[1], "Of kept, under way:", "Kept:")
 			list := s.get(t, html.UnescapeString(figure[2])).want(t, 200)
 			if total := totalOf(list.body, currency, label); total != figure[3] {
 				t.Errorf("%s of %s is %s, and its list says %q: %s", figure[1], found[1], figure[3], total, figure[2])
@@ -118,8 +117,8 @@ func checkMovements(t *testing.T, report client.VerificationReport) {
 			kept[m.Currency].Add(kept[m.Currency], amountOf(m.Captured))
 			kept[m.Currency].Sub(kept[m.Currency], amountOf(m.Refunded))
 			kept[m.Currency].Sub(kept[m.Currency], amountOf(m.Undone))
+			kept[m.Currency].Sub(kept[m.Currency], amountOf(m.Lost))
 			left[m.Currency].Add(left[m.Currency], amountOf(m.Left))
-			left[m.Currency].Add(left[m.Currency], amountOf(m.Lost))
 		}
 	}
 	for _, m := range report.Movements {
@@ -129,12 +128,13 @@ func checkMovements(t *testing.T, report client.VerificationReport) {
 	for _, money := range report.Money {
 		twice := new(big.Rat).Mul(amountOf(money.Kept), big.NewRat(2, 1))
 		if kept[money.Currency].Cmp(twice) != 0 || left[money.Currency].Cmp(twice) != 0 {
-			t.Errorf("%s kept, by days and months %s, left and lost %s", money.Kept, kept[money.Currency].FloatString(2), left[money.Currency].FloatString(2))
+			t.Errorf("%s kept, by days and months %s, left %s", money.Kept, kept[money.Currency].FloatString(2), left[money.Currency].FloatString(2))
 		}
 	}
 }
 
-// checkEachMovement: the movements of a month, as CSV from the page and from the API, add up to what is left of it.
+// checkEachMovement: the movements of a month, as CSV from the page and from the API, add up to what is left of it, and each
+// figure of a month or day leads to the movements that it adds up.
 func checkEachMovement(t *testing.T, s *service, report client.VerificationReport) {
 	t.Helper()
 	kinds := map[string]bool{}
@@ -150,6 +150,18 @@ func checkEachMovement(t *testing.T, s *service, report client.VerificationRepor
 		}
 	}
 	assert.Equal(t, len(kinds), 5, "kinds of movements")
+	page, links := s.get(t, "/console/books").want(t, 200), 0
+	for _, cell := range regexp.MustCompile(`<a href="(/console/movements\?[^"]*)">([^<]*)</a>`).FindAllStringSubmatch(page.body, -1) {
+		s.get(t, html.UnescapeString(cell[1])).want(t, 200, ", "+cell[2]+" ", "The books say the same.")
+		links++
+	}
+	if links < 12 {
+		t.Errorf("%d figures lead to movements: %s", links, page.body)
+	}
+	today := report.Movements[0].Period
+	s.get(t, "/console/movements?figure=refunded&currency=USD&period="+today).want(t, 200, "Refunded on ", "2 movements, 7.50 USD", `href="/console/order?id=refunded"`, "!id=kept")
+	s.get(t, "/console/movements?figure=lost&currency=EUR&period="+today).want(t, 200, "Nothing moved.")
+	s.get(t, "/console/movements?figure=other&period="+today).want(t, 404)
 	s.get(t, "/console/movements.csv?period=tomorrow").want(t, 422, "a period is a month such as 2026-11")
 	for m, err := range s.api.MoneyMovements(t.Context(), client.ListMoneyMovementsParams{To: report.FinishedAt.AddDate(0, 0, -3)}) {
 		t.Errorf("%v, %v before anything moved", m, err)
@@ -167,7 +179,7 @@ func amountOf(text string) *big.Rat {
 
 // totalOf is a figure of the totals of a list.
 func totalOf(page, currency, label string) string {
-	found := regexp.MustCompile(`(?s)<caption>Totals of .*?<th scope="row">` + currency + `.*?data-label="` + label + `">([^<]*)`).FindStringSubmatch(page)
+	found := regexp.MustCompile(`(?s)<caption>Totals of .*?<th scope="row">` + currency + `.*?data-label="` + label + `">(?:<strong>)?([^<]*)`).FindStringSubmatch(page)
 	if found == nil {
 		return ""
 	}

@@ -80,6 +80,7 @@ func (c *console) screens() {
 	c.get("/console/orders.csv", (*visit).ordersCSV)
 	c.get("/console/books", (*visit).showBooks)
 	c.get("/console/books.csv", (*visit).booksCSV)
+	c.get("/console/movements", (*visit).showMovements)
 	c.get("/console/movements.csv", (*visit).movementsCSV)
 	c.post("/console/books", (*visit).proveBooks)
 	c.get("/console/runbook", (*visit).showRunbook)

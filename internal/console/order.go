@@ -33,7 +33,8 @@ type orderPage struct {
 	History    *history
 	Item       *client.Item // nil for an order with lines
 	Deliveries []client.Delivery
-	Raw        string // JSON
+	Differs    []template.HTML // what the provider's books have otherwise
+	Raw        string          // JSON
 }
 
 // operation is a refund, capture or void of an order.
@@ -314,6 +315,7 @@ func (v *visit) readAround(p *orderPage) error {
 		}
 		p.Item = item // nil if it was never reserved
 	}
+	p.Differs = v.differences(p.OrderID)
 	if !v.may("listDeliveriesOfOrder") {
 		return nil
 	}

@@ -66,18 +66,24 @@ func openDisputes(o *client.Order) []client.Dispute {
 	})
 }
 
-// caution warns before money goes back that a dispute may take back as well.
-func (q *ofOrder) caution() (warnings []string) {
+// caution warns before money moves of an order about which the provider's books differ, and before money goes back that
+// a dispute may take back as well.
+func (q *ofOrder) caution() (warnings []template.HTML) {
+	warn := func(format string, values ...any) {
+		warnings = append(warnings, template.HTML(template.HTMLEscapeString(fmt.Sprintf(format, values...))))
+	}
+	if slices.Contains([]string{"refund", "cancel", "capture", "void", "retry", "step-result"}, q.verb.Name) {
+		warnings = q.differences(q.order.OrderID)
+	}
 	if q.verb.Name != "refund" && q.verb.Name != "cancel" {
-		return nil
+		return warnings
 	}
 	for _, d := range openDisputes(q.order) {
-		warnings = append(warnings, fmt.Sprintf("A dispute of %s is open (%s): a refund as well could pay the customer twice.",
-			q.money(d.Amount), visible(d.Reference)))
+		warn("A dispute of %s is open (%s): a refund as well could pay the customer twice.", q.money(d.Amount), visible(d.Reference))
 	}
 	for _, d := range lostDisputes(q.order) {
-		warnings = append(warnings, fmt.Sprintf("A dispute of %s was lost (%s): the bank has taken that back for the customer already. "+
-			"A refund of it would pay the customer twice.", q.money(d.Amount), visible(d.Reference)))
+		warn("A dispute of %s was lost (%s): the bank has taken that back for the customer already. "+
+			"A refund of it would pay the customer twice.", q.money(d.Amount), visible(d.Reference))
 	}
 	return warnings
 }

@@ -3,6 +3,7 @@ package console
 import (
 	"cmp"
 	"errors"
+	"html/template"
 	"maps"
 	"net/http"
 	"net/url"
@@ -23,9 +24,9 @@ type task struct {
 	hidden    bool   // the API would refuse it now
 
 	Heading, Button string
-	Danger          bool     // it can't be undone
-	Notes           []string // what to know before
-	Cautions        []string // what to know before anything else
+	Danger          bool            // it can't be undone
+	Notes           []string        // what to know before
+	Cautions        []template.HTML // what to know before anything else
 	questions       []field
 	fields          []field
 	seen            map[string]string // the state that the person saw, such as a version; a hidden field of both pages

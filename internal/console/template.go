@@ -63,6 +63,7 @@ var functions = template.FuncMap{
 	"holdURL":     holdURL,
 	"holdWords":   func(hold string) string { return holdWords[hold] },
 	"figureURL":   figureURL,
+	"movedCells":  movedCells,
 	"placesAt":    placesAt,
 	"refundedOf":  refundedOf,
 	"holdersURL":  holdersURL,

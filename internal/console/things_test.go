@@ -254,6 +254,10 @@ func TestComparing(t *testing.T) {
 	}
 	s.post(t, "/console/books", url.Values{"person": {"local"}, "compare": {"charge=http://elsewhere.example"}}).want(t, 422, "must be addresses of known providers")
 	compare().want(t, 200, "right in themselves, and differ", "They differ", "lost-1", "12 USD", "What to do:", "charge at "+provider.URL)
+	s.process(t, client.ProcessBody{OrderID: "lost-1", Amount: "12", Item: "lamp"})
+	const differs = "<strong>The provider's books differ.</strong> At the provider, but never sent from these books: "
+	s.get(t, "/console/order?id=lost-1").want(t, 200, differs)
+	s.get(t, "/console/order/refund?id=lost-1").want(t, 200, differs)
 	s.get(t, "/console").want(t, 200, "The provider&#39;s books differ", "charge at "+provider.URL, "Compared with a provider's", "they differ")
 	answer = ""
 	compare().want(t, 200, "The books are right", "They agree")

@@ -389,11 +389,7 @@ type Money = db.OrdersMoneyRow
 
 // MoneyOf is the money of each of some orders that were charged, by number. Errors: ErrUnavailable.
 func (r *Reader) MoneyOf(ctx context.Context, page []Order) (map[int64]Money, error) {
-	p := db.OrdersMoneyParams{Each: true}
-	for _, o := range page {
-		p.OrderNos = append(p.OrderNos, o.OrderNo)
-	}
-	rows, err := Read(ctx, r, r.query.OrdersMoney, p)
+	rows, err := Read(ctx, r, r.query.OrdersMoney, db.OrdersMoneyParams{Each: true, OrderNos: numbersOf(page)})
 	found := make(map[int64]Money, len(rows))
 	for _, row := range rows {
 		found[row.OrderNo] = row
@@ -401,13 +397,17 @@ func (r *Reader) MoneyOf(ctx context.Context, page []Order) (map[int64]Money, er
 	return found, Unavailable("read money", err)
 }
 
-// StatusSince finds when each order of a page came into its status, by order number. Errors: ErrUnavailable.
-func (r *Reader) StatusSince(ctx context.Context, page []Order) (map[int64]time.Time, error) {
+func numbersOf(page []Order) []int64 {
 	numbers := make([]int64, len(page))
 	for i := range page {
 		numbers[i] = page[i].OrderNo
 	}
-	rows, err := Read(ctx, r, r.query.OrdersStatusSince, numbers)
+	return numbers
+}
+
+// StatusSince finds when each order of a page came into its status, by order number. Errors: ErrUnavailable.
+func (r *Reader) StatusSince(ctx context.Context, page []Order) (map[int64]time.Time, error) {
+	rows, err := Read(ctx, r, r.query.OrdersStatusSince, numbersOf(page))
 	found := make(map[int64]time.Time, len(rows))
 	for _, row := range rows {
 		found[row.OrderNo] = row.At
@@ -439,22 +439,23 @@ type MoneyMovement = db.MoneyMovementsRow
 type MovementSpan struct {
 	From, To time.Time // from inclusive, to exclusive
 	Currency string
-	After    int64 // the cursor
+	Kinds    []string
+	Before   int64 // the cursor
 }
 
 // movementLooks is how many orders are read at a time for their movements. A page has those of whole orders.
 const movementLooks = 1000
 
-// MoneyMovements reads a page of movements, in the order in which their orders were placed. Next is the cursor of the
+// MoneyMovements reads a page of movements, those of the newest orders first. Next is the cursor of the
 // next page, or 0 after the last one. A page may be empty and still have a next one, as in List. Errors: ErrUnavailable.
 func (r *Reader) MoneyMovements(ctx context.Context, s MovementSpan) (page []MoneyMovement, next int64, err error) {
-	w, err := r.window(ctx, Filter{Oldest: true, After: s.After, CreatedTo: s.To}) // an order moves money after it is placed
+	w, err := r.window(ctx, Filter{After: s.Before, CreatedTo: s.To}) // an order moves money after it is placed
 	if err != nil {
 		return nil, 0, Unavailable("find orders by time", err)
 	}
-	p := db.MoneyMovementsParams{MovedFrom: s.From, MovedTo: w.to, Currency: s.Currency}
+	p := db.MoneyMovementsParams{MovedFrom: s.From, MovedTo: w.to, Currency: s.Currency, Kinds: s.Kinds}
 	for left := looksAtMost; left > 0 && len(page) < movementLooks; left -= movementLooks {
-		p.OrderNos, err = Read(ctx, r, r.query.OrderNosNext, db.OrderNosNextParams{After: w.after, Before: w.before, Looks: movementLooks})
+		p.OrderNos, err = Read(ctx, r, r.query.OrderNosBefore, db.OrderNosBeforeParams{After: w.after, Before: w.before, Looks: movementLooks})
 		if err != nil || len(p.OrderNos) == 0 {
 			return page, 0, Unavailable("find orders", err)
 		}
@@ -462,9 +463,9 @@ func (r *Reader) MoneyMovements(ctx context.Context, s MovementSpan) (page []Mon
 		if page = append(page, rows...); err != nil || len(p.OrderNos) < movementLooks {
 			return page, 0, Unavailable("read movements", err)
 		}
-		w.after = p.OrderNos[movementLooks-1]
+		w.before = p.OrderNos[movementLooks-1]
 	}
-	return page, w.after, nil
+	return page, w.before, nil
 }
 
 func unfinished(status string) bool { return !fsm.State(status).Final() }

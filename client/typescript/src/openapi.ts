@@ -221,7 +221,7 @@ export interface paths {
         };
         /**
          * List movements of money
-         * @description Each charge, capture, undo, refund and lost dispute, for bookkeeping: those of a month add up to what a report of the books has for it. An authorization moves nothing. They come in the order in which the orders were placed, without those of forgotten orders. A page examines up to 10,000 orders, so it may be empty and still have a nextCursor. With format=csv, or Accept: text/csv, the page is a table, and the header Link leads to the next one. Needs the role read.
+         * @description Each charge, capture, undo, refund and lost dispute, for bookkeeping: those of a month add up to what a report of the books has for it. An authorization moves nothing. Those of the newest orders come first, and those of forgotten orders are missing. A page examines up to 10,000 orders, so it may be empty and still have a nextCursor. With format=csv, or Accept: text/csv, the page is a table, and the header Link leads to the next one. Needs the role read.
          */
         get: operations["listMoneyMovements"];
         put?: never;
@@ -2152,12 +2152,12 @@ export interface components {
              */
             disputed: string;
             /**
-             * @description Captured and not refunded.
+             * @description Captured, and neither refunded nor lost.
              * @example 90.00
              */
             kept: string;
             /**
-             * @description The amounts of lost disputes. The provider took them back, but kept has them, too.
+             * @description The amounts of lost disputes, which the provider took back.
              * @example 0.00
              */
             lost: string;
@@ -2222,12 +2222,12 @@ export interface components {
              */
             disputed: string;
             /**
-             * @description Captured and not refunded.
+             * @description Captured, and neither refunded nor lost.
              * @example 90.00
              */
             kept: string;
             /**
-             * @description The amounts of lost disputes. The provider took them back, but kept has them, too.
+             * @description The amounts of lost disputes, which the provider took back.
              * @example 0.00
              */
             lost: string;
@@ -3447,12 +3447,12 @@ export interface components {
              */
             forgotten: number;
             /**
-             * @description Captured and not refunded.
+             * @description Captured, and neither refunded nor lost.
              * @example 90.00
              */
             kept: string;
             /**
-             * @description The amounts of lost disputes. The provider took them back, but kept has them, too.
+             * @description The amounts of lost disputes, which the provider took back.
              * @example 0.00
              */
             lost: string;
@@ -3506,12 +3506,12 @@ export interface components {
              */
             forgotten: number;
             /**
-             * @description Captured and not refunded.
+             * @description Captured, and neither refunded nor lost.
              * @example 90.00
              */
             kept: string;
             /**
-             * @description The amounts of lost disputes. The provider took them back, but kept has them, too.
+             * @description The amounts of lost disputes, which the provider took back.
              * @example 0.00
              */
             lost: string;
@@ -3593,7 +3593,7 @@ export interface components {
             money: components["schemas"]["VerificationMoney"][];
             /** @description The same by month. */
             months: components["schemas"]["VerificationMoved"][];
-            /** @description What moved on each day (UTC), whenever the orders were placed, newest first; up to 400. In each currency, the sum of what is left, before what was lost in disputes, is what is kept. */
+            /** @description What moved on each day (UTC), whenever the orders were placed, newest first; up to 400. In each currency, the sum of what is left is what is kept. */
             movements: components["schemas"]["VerificationMoved"][];
             /**
              * Format: int64
@@ -4590,6 +4590,8 @@ export interface operations {
                 to?: string;
                 /** @description Only movements in this currency (ISO 4217). */
                 currency?: string;
+                /** @description Only movements of these kinds, separated by commas. */
+                kind?: ("charge" | "capture" | "undo" | "refund" | "dispute_lost")[];
                 /** @description nextCursor of the previous page, with the same filters. */
                 cursor?: string;
                 /** @description Format of the response; JSON by default. */
@@ -5903,7 +5905,10 @@ export interface operations {
     };
     getVerification: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Only what the comparisons found of this order, without the report. */
+                orderId?: string;
+            };
             header?: never;
             path?: never;
             cookie?: never;

@@ -125,7 +125,7 @@ export abstract class Resources {
 
   readonly verification = {
     /** Get the verification of the books. */
-    get: (options?: Options<"getVerification">) => this.call<"getVerification">("get", "/api/verification", { ...options }),
+    get: (query?: Query<"getVerification">, options?: Options<"getVerification">) => this.call<"getVerification">("get", "/api/verification", { query, ...options }),
     /** Start a verification of the books. */
     start: (query?: Query<"startVerification">, options?: Options<"startVerification">) => this.call<"startVerification">("post", "/api/verification", { query, ...options }),
   };
