@@ -74,6 +74,9 @@ func (t *teller) add(e entry) {
 			t.stay = -1
 		}
 		if event != "" {
+			if last := len(t.story) - 1; last >= 0 && t.story[last].state == client.StatusPending && t.story[last].Until.IsZero() {
+				t.story[last].Until = m.At // it no longer waits for what it waited for
+			}
 			t.story = append(t.story, chapter{Title: event, state: m.To, Entries: []entry{{At: e.At, Move: m}}})
 			if e.Move = nil; e.Call == nil {
 				return
