@@ -3,6 +3,7 @@ package faults
 import (
 	"fmt"
 	"net/http"
+	"reflect"
 	"sync"
 	"testing"
 	"time"
@@ -102,13 +103,11 @@ func column[T any](t testing.TB, url, sql string, args ...any) ([]T, error) {
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (T, error) {
-		var value T
-		if _, isRow := any(value).(interface{ wrong() string }); isRow {
-			return pgx.RowToStructByPos[T](row)
-		}
-		return pgx.RowTo[T](row)
-	})
+	scan := pgx.RowTo[T]
+	if of := reflect.TypeFor[T](); of.Kind() == reflect.Struct && of != reflect.TypeFor[time.Time]() {
+		scan = pgx.RowToStructByPos[T]
+	}
+	return pgx.CollectRows(rows, scan)
 }
 
 func count(t testing.TB, url, sql string, args ...any) int64 {

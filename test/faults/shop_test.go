@@ -248,8 +248,6 @@ type outcome struct {
 	ID, Status, Hold, Reason, Amount, Currency string
 }
 
-func (outcome) wrong() string { return "" } // for query
-
 func (o outcome) String() string {
 	if o.Hold == "" {
 		return o.Status
