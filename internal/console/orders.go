@@ -280,6 +280,8 @@ func (v *visit) findByTerm(s *search, p *ordersPage) (only string, err error) {
 // lookedInside says how far a search looked inside orders.
 func lookedInside(found *client.SearchResult, older bool) string {
 	switch back := found.LookedSince.UTC().Format("2 January 2006, 15:04 UTC"); {
+	case found.More:
+		return "These are the newest of them. There are more."
 	case found.NextCursor == "":
 		return "Looked inside all orders."
 	case older:

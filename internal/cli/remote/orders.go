@@ -128,10 +128,10 @@ func (s *session) search(ctx context.Context, term string, limit int) error {
 	}
 	switch {
 	case s.format != output.Table:
-	case found.NextCursor != "":
-		fmt.Fprintf(s.out, "looked inside the newest %d orders only, back to %s\n", found.Looked, moment(found.LookedSince))
 	case found.More:
 		fmt.Fprintln(s.out, "and more: use a longer term")
+	case found.NextCursor != "":
+		fmt.Fprintf(s.out, "looked inside the newest %d orders only, back to %s\n", found.Looked, moment(found.LookedSince))
 	}
 	return nil
 }
