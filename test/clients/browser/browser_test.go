@@ -44,7 +44,7 @@ var screens = []struct {
 	{"item", "/console/item?item=lamp", []string{"two are broken", "counted"}},
 	{"adjust", "/console/item/adjust?item=lamp", []string{"Add or remove units of lamp"}},
 	{"no item", "/console/item?item=none", []string{"This item was never ordered or stocked"}},
-	{"books", "/console/books", []string{"Verification reads the whole database"}},
+	{"books", "/console/books", []string{"Verify the books now"}},
 	{"nothing", "/console/nothing", []string{"There is no such page."}},
 }
 
