@@ -142,6 +142,13 @@ const (
 	EnableBodyFromStopped EnableBodyFrom = "stopped"
 )
 
+// Defines values for EndedOutageStep.
+const (
+	EndedOutageStepCharge  EndedOutageStep = "charge"
+	EndedOutageStepConfirm EndedOutageStep = "confirm"
+	EndedOutageStepReserve EndedOutageStep = "reserve"
+)
+
 // Defines values for ErrorGroupHold.
 const (
 	ErrorGroupHoldAttention ErrorGroupHold = "attention"
@@ -1221,6 +1228,47 @@ type EnableBody struct {
 // EnableBodyFrom stopped (the default): send everything since it was disabled that the feed still has. now: only new events.
 type EnableBodyFrom string
 
+// EndedOutage defines model for EndedOutage.
+type EndedOutage struct {
+	// Attention Of orders: those that wait for a person now.
+	Attention int64 `json:"attention"`
+
+	// Completed Of orders: those that are completed now.
+	Completed int64 `json:"completed"`
+
+	// Detail The code of the last failed call, or why there was no connection.
+	//
+	// Examples: connection refused
+	Detail string `json:"detail,omitempty,omitzero"`
+
+	// Host The host that failed.
+	//
+	// Examples: payments.internal
+	Host string `json:"host,omitempty,omitzero"`
+
+	// More More orders may have waited.
+	More bool `json:"more"`
+
+	// Orders Orders that waited for the step meanwhile.
+	Orders int64 `json:"orders"`
+
+	// Route Of a charge with several routes.
+	Route string `json:"route,omitempty,omitzero"`
+
+	// Since When the circuit breaker opened. Times between which it was closed for less than a minute are one outage.
+	Since time.Time       `json:"since"`
+	Step  EndedOutageStep `json:"step"`
+
+	// Stopped Of orders: those that have failed or were canceled.
+	Stopped int64 `json:"stopped"`
+
+	// Until When a call succeeded and closed it.
+	Until time.Time `json:"until"`
+}
+
+// EndedOutageStep defines model for EndedOutage.Step.
+type EndedOutageStep string
+
 // Erasure defines model for Erasure.
 type Erasure struct {
 	// Actor Who requested it.
@@ -1557,6 +1605,9 @@ type HoldCount struct {
 	// More There may be more.
 	More   bool  `json:"more"`
 	Orders int64 `json:"orders"`
+
+	// Trying With retry: orders whose step is being tried again now. They have no hold meanwhile, and are not among orders.
+	Trying int64 `json:"trying,omitempty,omitzero"`
 }
 
 // HoldCountHold defines model for HoldCount.Hold.
@@ -1577,7 +1628,7 @@ type Incident struct {
 	// Examples: whe_1
 	EndpointID string `json:"endpointId,omitempty,omitzero"`
 
-	// Events Of a webhook endpoint: events that it has not got yet, counted to 1000.
+	// Events Of a webhook endpoint: events that it has not got yet, counted to 10000.
 	Events int64 `json:"events,omitempty,omitzero"`
 
 	// Host With provider_failing: the host that fails. Several are separated by commas.
@@ -1620,6 +1671,9 @@ type Incident struct {
 
 	// Totals These orders, by currency.
 	Totals []CurrencyTotal `json:"totals"`
+
+	// Trying With provider_failing, of orders: those whose step is being tried again now, so that they have no hold.
+	Trying int64 `json:"trying,omitempty,omitzero"`
 
 	// Until With webhook_failing: nothing is sent before this time.
 	Until time.Time `json:"until,omitempty,omitzero"`
@@ -2076,6 +2130,9 @@ type Overview struct {
 
 	// OrdersPerSecond Orders that the replicas finish per second.
 	OrdersPerSecond float64 `json:"ordersPerSecond"`
+
+	// Outages Outages of providers that ended in the last hour, of steps that do not fail now; the last one first. A replica that is restarted forgets those that it saw.
+	Outages []EndedOutage `json:"outages"`
 
 	// OverdueSeconds How long the most overdue order had not been picked up when this replica last looked; 0 if none.
 	OverdueSeconds float64 `json:"overdueSeconds"`

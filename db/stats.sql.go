@@ -57,6 +57,32 @@ func (q *Queries) OpenWork(ctx context.Context, arg OpenWorkParams) (OpenWorkRow
 	return i, err
 }
 
+const ordersByOutcome = `-- name: OrdersByOutcome :one
+SELECT count(*) AS orders, count(*) FILTER (WHERE o.status = 'completed') AS completed,
+  count(*) FILTER (WHERE o.hold IN ('attention', 'approval')) AS held, count(*) FILTER (WHERE o.ended_as IS NOT NULL) AS stopped
+FROM pawl.orders AS o WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
+`
+
+type OrdersByOutcomeRow struct {
+	Orders    int64
+	Completed int64
+	Held      int64
+	Stopped   int64
+}
+
+// Counts some orders, and which of them completed, need a person, or ended otherwise.
+func (q *Queries) OrdersByOutcome(ctx context.Context, orderNos []int64) (OrdersByOutcomeRow, error) {
+	row := q.db.QueryRow(ctx, ordersByOutcome, orderNos)
+	var i OrdersByOutcomeRow
+	err := row.Scan(
+		&i.Orders,
+		&i.Completed,
+		&i.Held,
+		&i.Stopped,
+	)
+	return i, err
+}
+
 const ordersEnded = `-- name: OrdersEnded :one
 SELECT
   (SELECT count(*) FROM (
@@ -149,7 +175,9 @@ func (q *Queries) OrdersHeldStats(ctx context.Context, arg OrdersHeldStatsParams
 
 const ordersUnfinished = `-- name: OrdersUnfinished :many
 WITH driven AS MATERIALIZED (
-  SELECT d.order_no, d.status, d.hold FROM pawl.orders AS d
+  SELECT d.order_no, d.status, d.hold, d.retries IS NOT NULL AS again, CASE WHEN d.retries IS NOT NULL THEN d.route END AS route,
+    CASE WHEN d.retries IS NOT NULL THEN d.currency END AS currency, CASE WHEN d.retries IS NOT NULL THEN d.amount ELSE 0 END AS amount
+  FROM pawl.orders AS d
   WHERE d.due_at > (SELECT '-infinity'::timestamptz) AND d.due_at < (SELECT 'infinity'::timestamptz) AND d.hold IS NULL
   ORDER BY d.due_at LIMIT $1::integer
 ), held AS MATERIALIZED (
@@ -160,12 +188,12 @@ WITH driven AS MATERIALIZED (
     FROM pawl.orders AS h
     WHERE h.hold BETWEEN k.hold AND k.hold ORDER BY h.hold, h.order_no LIMIT $1::integer) AS w
 ), counted AS (
-  SELECT u.status, u.hold, u.reason, u.route, u.currency, count(*) AS orders, sum(u.amount) AS amount, min(u.order_no) AS oldest
-  FROM (SELECT a.order_no, a.status, a.hold, NULL AS reason, NULL AS route, NULL AS currency, 0 AS amount FROM driven AS a
-    UNION ALL SELECT b.order_no, b.status, b.hold, b.reason, b.route, b.currency, b.amount FROM held AS b) AS u
-  GROUP BY u.status, u.hold, u.reason, u.route, u.currency
+  SELECT u.status, u.hold, u.again, u.reason, u.route, u.currency, count(*) AS orders, sum(u.amount) AS amount, min(u.order_no) AS oldest
+  FROM (SELECT a.order_no, a.status, a.hold, a.again, NULL AS reason, a.route, a.currency, a.amount FROM driven AS a
+    UNION ALL SELECT b.order_no, b.status, b.hold, false, b.reason, b.route, b.currency, b.amount FROM held AS b) AS u
+  GROUP BY u.status, u.hold, u.again, u.reason, u.route, u.currency
 )
-SELECT o.status, o.hold, coalesce(c.reason, '')::text AS reason, coalesce(c.route, '')::text AS route,
+SELECT o.status, o.hold, c.again::boolean AS again, coalesce(c.reason, '')::text AS reason, coalesce(c.route, '')::text AS route,
   coalesce(c.currency, '')::text AS currency, c.orders, c.amount::text AS amount, o.order_id, o.created_at,
   ((SELECT count(*) FROM driven) >= $1::integer)::boolean AS driven_cut
 FROM counted AS c JOIN pawl.orders AS o ON o.order_no = c.oldest ORDER BY o.order_no
@@ -174,6 +202,7 @@ FROM counted AS c JOIN pawl.orders AS o ON o.order_no = c.oldest ORDER BY o.orde
 type OrdersUnfinishedRow struct {
 	Status    fsm.State
 	Hold      *string
+	Again     bool
 	Reason    string
 	Route     string
 	Currency  string
@@ -186,8 +215,8 @@ type OrdersUnfinishedRow struct {
 
 // Counts unfinished orders by state and hold, with the oldest of each: among the driven orders that are due first,
 // and the oldest of each hold, up to a limit each. Held ones are divided by currency, with their amount, and by route;
-// those for a person also by reason, up to its colon. (The range is hidden from the planner, which would otherwise
-// sort all driven orders.)
+// those for a person also by reason, up to its colon. So are driven ones whose step is being tried again. (The range is
+// hidden from the planner, which would otherwise sort all driven orders.)
 func (q *Queries) OrdersUnfinished(ctx context.Context, most int32) ([]OrdersUnfinishedRow, error) {
 	rows, err := q.db.Query(ctx, ordersUnfinished, most)
 	if err != nil {
@@ -200,6 +229,7 @@ func (q *Queries) OrdersUnfinished(ctx context.Context, most int32) ([]OrdersUnf
 		if err := rows.Scan(
 			&i.Status,
 			&i.Hold,
+			&i.Again,
 			&i.Reason,
 			&i.Route,
 			&i.Currency,
@@ -220,9 +250,10 @@ func (q *Queries) OrdersUnfinished(ctx context.Context, most int32) ([]OrdersUnf
 }
 
 const replicaReport = `-- name: ReplicaReport :exec
-INSERT INTO pawl.replica_reports AS r (owner, name, at, orders_per_second, steps)
-SELECT $1, $2, now(), $3, $4 WHERE (SELECT set_config('synchronous_commit', 'off', true)) <> ''
-ON CONFLICT (owner) DO UPDATE SET at = excluded.at, orders_per_second = excluded.orders_per_second, steps = excluded.steps
+INSERT INTO pawl.replica_reports AS r (owner, name, at, orders_per_second, steps, outages)
+SELECT $1, $2, now(), $3, $4, $5 WHERE (SELECT set_config('synchronous_commit', 'off', true)) <> ''
+ON CONFLICT (owner) DO UPDATE SET at = excluded.at, orders_per_second = excluded.orders_per_second, steps = excluded.steps,
+  outages = excluded.outages
 `
 
 type ReplicaReportParams struct {
@@ -230,6 +261,7 @@ type ReplicaReportParams struct {
 	Name            string
 	OrdersPerSecond float64
 	Steps           []byte
+	Outages         []byte
 }
 
 func (q *Queries) ReplicaReport(ctx context.Context, arg ReplicaReportParams) error {
@@ -238,6 +270,7 @@ func (q *Queries) ReplicaReport(ctx context.Context, arg ReplicaReportParams) er
 		arg.Name,
 		arg.OrdersPerSecond,
 		arg.Steps,
+		arg.Outages,
 	)
 	return err
 }
@@ -253,7 +286,7 @@ func (q *Queries) ReplicaReportRemove(ctx context.Context, owner uuid.UUID) erro
 }
 
 const replicaReports = `-- name: ReplicaReports :many
-SELECT r.name, r.at, r.at < now() - interval '20 seconds' AS silent, r.orders_per_second, r.steps
+SELECT r.name, r.at, r.at < now() - interval '20 seconds' AS silent, r.orders_per_second, r.steps, r.outages
 FROM pawl.replica_reports AS r WHERE r.at > now() - interval '5 minutes' ORDER BY r.at
 `
 
@@ -263,6 +296,7 @@ type ReplicaReportsRow struct {
 	Silent          bool
 	OrdersPerSecond float64
 	Steps           []byte
+	Outages         []byte
 }
 
 // Returns the last reports. silent: several after it are missing.
@@ -281,6 +315,7 @@ func (q *Queries) ReplicaReports(ctx context.Context) ([]ReplicaReportsRow, erro
 			&i.Silent,
 			&i.OrdersPerSecond,
 			&i.Steps,
+			&i.Outages,
 		); err != nil {
 			return nil, err
 		}

@@ -51,8 +51,8 @@ type callPool struct {
 	exec    provider.Executor // nil: see unusable
 	breaker *gobreaker.TwoStepCircuitBreaker[struct{}]
 	opened  atomic.Pointer[time.Time] // when the breaker opened last; nil: never
-	failing atomic.Pointer[time.Time] // when it opened first since it was closed, by the database's clock; nil: it is closed
 	failure atomic.Pointer[string]    // the code of the last failed call; nil: none
+	outage  outage                    // the last one
 
 	mu       sync.Mutex
 	waiting  []*run
@@ -91,9 +91,9 @@ func (e *remote) callPool(version int32, p *policy.Policy, of fsm.Step, route st
 		OnStateChange: func(_ string, _, to gobreaker.State) {
 			if to == gobreaker.StateOpen {
 				pool.opened.Store(new(time.Now()))
-				pool.failing.CompareAndSwap(nil, new(e.now()))
+				pool.outage.begin(e.now())
 			} else if to == gobreaker.StateClosed {
-				pool.failing.Store(nil)
+				pool.outage.end(e.now())
 			}
 		},
 		IsExcluded:  func(err error) bool { return errors.Is(err, errUncalled) },
@@ -202,6 +202,7 @@ func (p *callPool) prepareCall(r *run) destination {
 	report, err := p.breaker.Allow()
 	if err != nil {
 		p.release()
+		p.outage.note(r.no())
 		return r.withoutCall(p, provider.Retry{Code: "breaker_open", After: p.openFor()})
 	}
 	r.call = p.newCall(r)
@@ -431,7 +432,7 @@ func (p *callPool) load(version int32) (load orders.ProviderStep, used time.Time
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	load = orders.ProviderStep{Policy: version, Step: p.step, Route: p.route, InFlight: p.calling, Queued: len(p.waiting),
-		Breaker: orders.BreakerStates[breaker], FailingSince: p.failing.Load(), Host: p.cfg.Host()}
+		Breaker: orders.BreakerStates[breaker], FailingSince: p.outage.failing(), Host: p.cfg.Host()}
 	if load.FailingSince != nil {
 		load.Failure = or(p.failure.Load())
 		if opened := p.opened.Load(); opened != nil {

@@ -182,10 +182,14 @@ func (e *remote) makeCall(r *run) *run {
 func (e *core) answered(r *run, took time.Duration) {
 	c := r.call
 	err := failureOf(c.result)
-	if errors.Is(err, errProviderFailing) {
+	failed := errors.Is(err, errProviderFailing)
+	if failed {
 		c.pool.noteFailure(c.result)
 	}
 	c.report(err)
+	if failed { // after the report, which may begin an outage
+		c.pool.outage.note(r.no())
+	}
 	e.noteCall(&answeredCall{r.orderID, r.input.HTTPRequestID, c.step, c.kind(), c.number, c.fence, c.result, took})
 }
 

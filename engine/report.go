@@ -2,6 +2,10 @@ package engine
 
 import (
 	"encoding/json"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
 	"time"
 
 	"pawl/db"
@@ -14,6 +18,8 @@ const (
 	idleReports = 12          // of these times per report, if there is nothing to tell: a minute by default
 	reportAfter = time.Minute // after its last call, a step is no longer reported
 	failingFor  = time.Hour   // unless its breaker is not closed: then after this
+	endedFor    = time.Hour   // after it, an outage is no longer reported
+	flapping    = time.Minute // an outage that begins sooner after the last one continues it
 )
 
 // reportLoop stores what only this replica knows, so that every replica can show an overview of all: how many orders
@@ -37,8 +43,10 @@ func (e *Engine) report(ordersPerSecond float64, steps []orders.ProviderStep) {
 	ctx, cancel := e.handingBack() // a canceled report could be stored after it was removed
 	defer cancel()
 	text, err := json.Marshal(steps)
-	if err == nil {
-		err = e.query.ReplicaReport(ctx, db.ReplicaReportParams{Owner: e.owner, Name: pg.ReplicaName(), OrdersPerSecond: ordersPerSecond, Steps: text})
+	outages, wrong := json.Marshal(e.callPools.outages(e.now()))
+	if err = errors.Join(err, wrong); err == nil {
+		err = e.query.ReplicaReport(ctx, db.ReplicaReportParams{Owner: e.owner, Name: pg.ReplicaName(), OrdersPerSecond: ordersPerSecond,
+			Steps: text, Outages: outages})
 	}
 	if err != nil && e.ctx.Err() == nil {
 		e.log.Warn("store the report of this replica", "error", err)
@@ -51,4 +59,67 @@ func (e *Engine) removeReport() {
 	if err := e.query.ReplicaReportRemove(ctx, e.owner); err != nil && e.ctx.Err() == nil {
 		e.log.Warn("remove the report of this replica", "error", err)
 	}
+}
+
+// outage is the last time during which the breaker of a pool was not closed, and the orders that waited meanwhile. Times
+// are by the database's clock.
+type outage struct {
+	mu           sync.Mutex
+	since, until time.Time // zero: there was none; it goes on
+	waited       map[int64]struct{}
+}
+
+func (o *outage) begin(at time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch ended := !o.until.IsZero(); {
+	case ended && at.Sub(o.until) < flapping:
+		o.until = time.Time{}
+	case ended || o.since.IsZero():
+		o.since, o.until, o.waited = at, time.Time{}, map[int64]struct{}{}
+	}
+}
+
+func (o *outage) end(at time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.since.IsZero() && o.until.IsZero() {
+		o.until = at
+	}
+}
+
+// note notes that an order waits, as far as orders are counted.
+func (o *outage) note(orderNo int64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.until.IsZero() && o.waited != nil && len(o.waited) < orders.CountsMost {
+		o.waited[orderNo] = struct{}{}
+	}
+}
+
+// failing returns when the outage began, or nil if there is none now.
+func (o *outage) failing() *time.Time {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.since.IsZero() || !o.until.IsZero() {
+		return nil
+	}
+	return new(o.since)
+}
+
+// outages returns those that ended lately.
+func (all *callPools) outages(now time.Time) []orders.Outage {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	ended := []orders.Outage{}
+	for _, p := range all.byStep {
+		o := &p.outage
+		o.mu.Lock()
+		if !o.until.IsZero() && now.Sub(o.until) < endedFor {
+			ended = append(ended, orders.Outage{Step: p.step, Route: p.route, Host: p.cfg.Host(), Failure: or(p.failure.Load()),
+				Since: o.since, Until: o.until, Orders: slices.Sorted(maps.Keys(o.waited))})
+		}
+		o.mu.Unlock()
+	}
+	return ended
 }

@@ -40,8 +40,24 @@ charge: {executor: simulator, url: SIM, retry: {initial: 30m, cap: 30m}, breaker
 		v, err = shows.Orders.Overview(t.Context(), shows.Backlog())
 		return err == nil && len(v.Lost) == 1 && v.Lost[0].Name == "killed:7" && v.Held["retry"].Orders == 1
 	})
+	s.use(t, `
+reserve: {executor: simulator, url: SIM, retry: {initial: 10ms, cap: 10ms}, breaker: {failures: 1, open: 10ms}}`)
+	_, err = insist(func() (orders.Order, error) { return deref(calls.Admit(t.Context(), request("waited"))) })
+	assert.NoError(t, err)
+	eventually(t, "it is tried again", func() bool {
+		v, err = shows.Orders.Overview(t.Context(), shows.Backlog())
+		return err == nil && len(v.Groups) == 2 && len(v.Ended) == 0
+	})
 	s.faults(t)
+	eventually(t, "what became of the orders that waited is shown", func() bool {
+		v, err = shows.Orders.Overview(t.Context(), shows.Backlog())
+		return err == nil && len(v.Ended) == 1 && v.Ended[0].Completed == 1
+	})
+	ended := v.Ended[0] // the charge still fails
+	if ended.Step != fsm.Reserve || ended.Waited != 1 || ended.Failure != "HTTP 500 error" || ended.Host == "" || !ended.Until.After(ended.Since) {
+		t.Errorf("%+v", ended)
+	}
 	stop(t, calls)
-	s.counts(t, 0, `SELECT count(*) FROM replica_reports WHERE steps::text <> '[]'`)
+	s.counts(t, 0, `SELECT count(*) FROM replica_reports WHERE steps::text LIKE '%charge%'`)
 	s.counts(t, 1, `SELECT count(*) FROM replica_reports WHERE at > now() - interval '30 seconds'`) // that of the other one
 }

@@ -28,8 +28,9 @@ type incident struct {
 	Since      *time.Time `json:"since,omitempty" doc:"When it began; with attention and approval, when the oldest order was created; with replica_lost, when it reported last; with books_wrong and books_differ, when that was found last."`
 	Until      *time.Time `json:"until,omitempty" doc:"With webhook_failing: nothing is sent before this time."`
 	Orders     int64      `json:"orders" doc:"How many orders wait. 0 with overdue, for webhook endpoints and the books."`
+	Trying     int64      `json:"trying,omitempty" doc:"With provider_failing, of orders: those whose step is being tried again now, so that they have no hold."`
 	More       bool       `json:"more" doc:"More orders may wait."`
-	Events     int64      `json:"events,omitempty" doc:"Of a webhook endpoint: events that it has not got yet, counted to 1000."`
+	Events     int64      `json:"events,omitempty" doc:"Of a webhook endpoint: events that it has not got yet, counted to 10000."`
 
 	Description string `json:"description,omitempty" doc:"Of a webhook endpoint."`
 
@@ -129,6 +130,9 @@ func providerFailing(v *orders.Overview, of *orders.ProviderStep) incident {
 // add adds orders to the incident.
 func (i *incident) add(group *orders.HeldGroup) {
 	i.Orders += group.Orders
+	if group.Trying {
+		i.Trying += group.Orders
+	}
 	if at := group.Oldest.UTC(); i.Since == nil || at.Before(*i.Since) {
 		i.Since = &at
 	}
@@ -170,15 +174,12 @@ func (s *server) failingEndpoints(ctx context.Context) (all []incident, err erro
 	if len(wrong) == 0 {
 		return nil, nil
 	}
-	events, err := s.Webhooks.Undelivered(ctx, eventsMost, wrong...)
+	events, err := s.Webhooks.Undelivered(ctx, wrong...)
 	for i := range all {
 		all[i].Events = events[wrong[i]]
 	}
 	return all, err
 }
-
-// eventsMost is where the undelivered events of an incident are counted to.
-const eventsMost = 1000
 
 func endpointIncidents(e *webhookEndpoint) []incident {
 	i := incident{EndpointID: e.ID, Detail: e.DisabledReason, Description: e.Description}

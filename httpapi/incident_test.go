@@ -22,7 +22,7 @@ func TestFailingProviders(t *testing.T) {
 		},
 		Groups: []orders.HeldGroup{
 			{Status: fsm.Charging, Hold: "retry", Currency: "USD", Orders: 2, Amount: "999999999999999.99"},
-			{Status: fsm.Refunding, Hold: "retry", Currency: "USD", Orders: 1, Amount: "999999999999999.99"},
+			{Status: fsm.Refunding, Hold: "retry", Currency: "USD", Trying: true, Orders: 1, Amount: "999999999999999.99"},
 			{Status: fsm.Charging, Hold: "retry", Currency: "JPY", Orders: 1, Amount: "500"},
 			{Status: fsm.Charging, Hold: "attention", Currency: "USD", Orders: 1, Amount: "1.00"},
 			{Status: fsm.Reserving, Hold: "retry", Currency: "USD", Orders: 1, Amount: "1.00"},
@@ -34,7 +34,7 @@ func TestFailingProviders(t *testing.T) {
 	i := all[0]
 	assert.Equal(t, i.Step, "charge")
 	assert.Equal(t, i.Since.Unix(), first.Unix())
-	assert.Equal(t, i.Orders, int64(4))
+	assert.Equal(t, fmt.Sprint(i.Orders, " wait, of which tried again: ", i.Trying), "4 wait, of which tried again: 1")
 	assert.Equal(t, fmt.Sprint(i.Host, ": ", i.Detail, ", policy ", i.Policy), "old.example, pay.example: connection refused, policy 2")
 	assert.Equal(t, i.Totals[0].Amount+" "+i.Totals[1].Amount, "1999999999999999.98 500")
 

@@ -16,7 +16,7 @@ import (
 var getOverviewOperation = failing(huma.Operation{
 	OperationID: "getOverview", Method: http.MethodGet, Path: "/api/overview", Tags: []string{"service"},
 	Summary: "Get an overview of the service",
-	Description: "What is wrong or needs a person, orders by status and by what they wait for, the oldest unfinished order, " +
+	Description: "What is wrong or needs a person, the outages of providers that ended in the last hour, orders by status and by what they wait for, the oldest unfinished order, " +
 		"the replicas, and the provider steps that they have called in the last minute. Replicas report every five seconds. " +
 		"Counts stop at 10000, or where more says so. They are usually at most a second old; if they take long, at is up to a minute ago, " +
 		"and those of orders that had not been counted for long stop at 1000 of each hold, until all are counted.",
@@ -25,6 +25,7 @@ var getOverviewOperation = failing(huma.Operation{
 type overview struct {
 	At                           time.Time        `json:"at" doc:"When the numbers were read."`
 	Incidents                    []incident       `json:"incidents" nullable:"false" doc:"What is wrong, and what waits for a person. Empty: nothing."`
+	Outages                      []endedOutage    `json:"outages" nullable:"false" doc:"Outages of providers that ended in the last hour, of steps that do not fail now; the last one first. A replica that is restarted forgets those that it saw."`
 	OrdersPerSecond              float64          `json:"ordersPerSecond" doc:"Orders that the replicas finish per second."`
 	Statuses                     []statusCount    `json:"statuses" nullable:"false" doc:"Orders by status."`
 	Holds                        []holdCount      `json:"holds" nullable:"false" doc:"Orders by hold."`
@@ -52,6 +53,22 @@ type holdCount struct {
 	Orders         int64   `json:"orders"`
 	More           bool    `json:"more" doc:"There may be more."`
 	LongestSeconds float64 `json:"longestSeconds" doc:"The longest time since an entry of the history, as since the last attempt, among the 100 oldest orders."`
+	Trying         int64   `json:"trying,omitempty" doc:"With retry: orders whose step is being tried again now. They have no hold meanwhile, and are not among orders."`
+}
+
+// endedOutage is a time during which a provider failed at a step.
+type endedOutage struct {
+	Step      string    `json:"step" enum:"charge,reserve,confirm"`
+	Route     string    `json:"route,omitempty" doc:"Of a charge with several routes."`
+	Host      string    `json:"host,omitempty" doc:"The host that failed." example:"payments.internal"`
+	Detail    string    `json:"detail,omitempty" doc:"The code of the last failed call, or why there was no connection." example:"connection refused"`
+	Since     time.Time `json:"since" doc:"When the circuit breaker opened. Times between which it was closed for less than a minute are one outage."`
+	Until     time.Time `json:"until" doc:"When a call succeeded and closed it."`
+	Orders    int64     `json:"orders" doc:"Orders that waited for the step meanwhile."`
+	More      bool      `json:"more" doc:"More orders may have waited."`
+	Completed int64     `json:"completed" doc:"Of orders: those that are completed now."`
+	Attention int64     `json:"attention" doc:"Of orders: those that wait for a person now."`
+	Stopped   int64     `json:"stopped" doc:"Of orders: those that have failed or were canceled."`
 }
 
 type unfinishedOrder struct {
@@ -98,6 +115,9 @@ func overviewOf(v *orders.Overview) overview {
 		At: v.At, Replica: pg.ReplicaName(), OrdersPerSecond: v.OrdersPerSecond,
 		OverdueSeconds: v.Overdue.Seconds(), LateUndos: v.LateUndos, Authorizations: v.Authorizations, Disputes: v.Disputes,
 		ChargeOperations: v.ChargeOperations, OldestChargeOperationSeconds: v.OldestChargeOperation.Seconds(),
+		Outages: each(v.Ended, func(o *orders.Outage) endedOutage {
+			return endedOutage{string(o.Step), o.Route, o.Host, o.Failure, o.Since.UTC(), o.Until.UTC(), o.Waited, o.Waited >= orders.CountsMost, o.Completed, o.Held, o.Stopped}
+		}),
 		Statuses: each(v.Statuses, func(c *orders.StatusCount) statusCount { return statusCount{state(c.Status), c.Orders, c.More} }),
 		Replicas: each(v.Replicas, func(r *orders.Replica) replica { return replica{r.Name, r.Connections, r.Since} }),
 		Steps: each(v.Steps, func(p *orders.ProviderStep) providerStep {
@@ -106,7 +126,13 @@ func overviewOf(v *orders.Overview) overview {
 	}
 	for _, hold := range fsm.Holds() {
 		held := v.Held[hold]
-		out.Holds = append(out.Holds, holdCount{hold, held.Orders, held.Orders >= orders.CountsMost, held.Longest.Seconds()})
+		count := holdCount{Hold: hold, Orders: held.Orders, More: held.Orders >= orders.CountsMost, LongestSeconds: held.Longest.Seconds()}
+		for _, group := range v.Groups {
+			if group.Trying && group.Hold == hold {
+				count.Trying += group.Orders
+			}
+		}
+		out.Holds = append(out.Holds, count)
 	}
 	if o := v.Oldest; o != nil {
 		out.Oldest = &unfinishedOrder{o.OrderID, state(o.Status), o.Hold, o.CreatedAt}

@@ -11,7 +11,6 @@ import (
 
 	"pawl/db"
 	"pawl/internal/events"
-	"pawl/internal/orders"
 	"pawl/internal/policy"
 	"pawl/internal/webhooks"
 )
@@ -31,7 +30,7 @@ func (s *server) listWebhookEndpoints(ctx context.Context, _ *struct{}) (webhook
 	if err != nil || len(rows) == 0 {
 		return webhookEndpoints{[]webhookEndpoint{}}, err
 	}
-	undelivered, err := s.Webhooks.Undelivered(ctx, orders.CountsMost, each(rows, func(e *db.WebhookEndpoint) int32 { return e.EndpointNo })...)
+	undelivered, err := s.Webhooks.Undelivered(ctx, each(rows, func(e *db.WebhookEndpoint) int32 { return e.EndpointNo })...)
 	return webhookEndpoints{each(rows, func(e *db.WebhookEndpoint) webhookEndpoint {
 		out := webhookEndpointOf(e)
 		out.Undelivered = new(undelivered[e.EndpointNo])
@@ -60,7 +59,7 @@ func (s *server) getWebhookEndpoint(ctx context.Context, in *endpointRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	undelivered, err := s.Webhooks.Undelivered(ctx, orders.CountsMost, row.EndpointNo)
+	undelivered, err := s.Webhooks.Undelivered(ctx, row.EndpointNo)
 	out := webhookEndpointOf(&row)
 	out.Undelivered = new(undelivered[row.EndpointNo])
 	return &webhookEndpointAnswer{ETag: entityTag(row.Version), Body: out}, err

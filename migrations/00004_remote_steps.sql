@@ -131,7 +131,8 @@ CREATE TABLE pawl.replica_reports (
   name              text NOT NULL,        -- of the process: its host, and its process id there
   at                timestamptz NOT NULL,
   orders_per_second float8 NOT NULL,      -- that it finished since its report before
-  steps             jsonb NOT NULL        -- of providers that it calls: their circuit breakers, and what waits
+  steps             jsonb NOT NULL,       -- of providers that it calls: their circuit breakers, and what waits
+  outages           jsonb NOT NULL DEFAULT '[]' -- of these providers that are over, with the numbers of the orders that waited
 );
 
 -- +goose Down

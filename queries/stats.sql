@@ -36,10 +36,12 @@ FROM (SELECT f.created_at, f.state FROM pawl.charge_operations AS f WHERE f.due_
 -- name: OrdersUnfinished :many
 -- Counts unfinished orders by state and hold, with the oldest of each: among the driven orders that are due first,
 -- and the oldest of each hold, up to a limit each. Held ones are divided by currency, with their amount, and by route;
--- those for a person also by reason, up to its colon. (The range is hidden from the planner, which would otherwise
--- sort all driven orders.)
+-- those for a person also by reason, up to its colon. So are driven ones whose step is being tried again. (The range is
+-- hidden from the planner, which would otherwise sort all driven orders.)
 WITH driven AS MATERIALIZED (
-  SELECT d.order_no, d.status, d.hold FROM pawl.orders AS d
+  SELECT d.order_no, d.status, d.hold, d.retries IS NOT NULL AS again, CASE WHEN d.retries IS NOT NULL THEN d.route END AS route,
+    CASE WHEN d.retries IS NOT NULL THEN d.currency END AS currency, CASE WHEN d.retries IS NOT NULL THEN d.amount ELSE 0 END AS amount
+  FROM pawl.orders AS d
   WHERE d.due_at > (SELECT '-infinity'::timestamptz) AND d.due_at < (SELECT 'infinity'::timestamptz) AND d.hold IS NULL
   ORDER BY d.due_at LIMIT @most::integer
 ), held AS MATERIALIZED (
@@ -50,12 +52,12 @@ WITH driven AS MATERIALIZED (
     FROM pawl.orders AS h
     WHERE h.hold BETWEEN k.hold AND k.hold ORDER BY h.hold, h.order_no LIMIT @most::integer) AS w
 ), counted AS (
-  SELECT u.status, u.hold, u.reason, u.route, u.currency, count(*) AS orders, sum(u.amount) AS amount, min(u.order_no) AS oldest
-  FROM (SELECT a.order_no, a.status, a.hold, NULL AS reason, NULL AS route, NULL AS currency, 0 AS amount FROM driven AS a
-    UNION ALL SELECT b.order_no, b.status, b.hold, b.reason, b.route, b.currency, b.amount FROM held AS b) AS u
-  GROUP BY u.status, u.hold, u.reason, u.route, u.currency
+  SELECT u.status, u.hold, u.again, u.reason, u.route, u.currency, count(*) AS orders, sum(u.amount) AS amount, min(u.order_no) AS oldest
+  FROM (SELECT a.order_no, a.status, a.hold, a.again, NULL AS reason, a.route, a.currency, a.amount FROM driven AS a
+    UNION ALL SELECT b.order_no, b.status, b.hold, false, b.reason, b.route, b.currency, b.amount FROM held AS b) AS u
+  GROUP BY u.status, u.hold, u.again, u.reason, u.route, u.currency
 )
-SELECT o.status, o.hold, coalesce(c.reason, '')::text AS reason, coalesce(c.route, '')::text AS route,
+SELECT o.status, o.hold, c.again::boolean AS again, coalesce(c.reason, '')::text AS reason, coalesce(c.route, '')::text AS route,
   coalesce(c.currency, '')::text AS currency, c.orders, c.amount::text AS amount, o.order_id, o.created_at,
   ((SELECT count(*) FROM driven) >= @most::integer)::boolean AS driven_cut
 FROM counted AS c JOIN pawl.orders AS o ON o.order_no = c.oldest ORDER BY o.order_no;
@@ -83,9 +85,10 @@ WHERE a.datname = current_database() AND starts_with(a.application_name, @servic
 GROUP BY a.application_name ORDER BY a.application_name LIMIT 100;
 
 -- name: ReplicaReport :exec
-INSERT INTO pawl.replica_reports AS r (owner, name, at, orders_per_second, steps)
-SELECT @owner, @name, now(), @orders_per_second, @steps WHERE (SELECT set_config('synchronous_commit', 'off', true)) <> ''
-ON CONFLICT (owner) DO UPDATE SET at = excluded.at, orders_per_second = excluded.orders_per_second, steps = excluded.steps;
+INSERT INTO pawl.replica_reports AS r (owner, name, at, orders_per_second, steps, outages)
+SELECT @owner, @name, now(), @orders_per_second, @steps, @outages WHERE (SELECT set_config('synchronous_commit', 'off', true)) <> ''
+ON CONFLICT (owner) DO UPDATE SET at = excluded.at, orders_per_second = excluded.orders_per_second, steps = excluded.steps,
+  outages = excluded.outages;
 
 -- name: ReplicaReportRemove :exec
 -- Removes the report of a replica, and of those that ended long ago.
@@ -93,5 +96,11 @@ DELETE FROM pawl.replica_reports AS r WHERE r.owner = @owner OR r.at < now() - i
 
 -- name: ReplicaReports :many
 -- Returns the last reports. silent: several after it are missing.
-SELECT r.name, r.at, r.at < now() - interval '20 seconds' AS silent, r.orders_per_second, r.steps
+SELECT r.name, r.at, r.at < now() - interval '20 seconds' AS silent, r.orders_per_second, r.steps, r.outages
 FROM pawl.replica_reports AS r WHERE r.at > now() - interval '5 minutes' ORDER BY r.at;
+
+-- name: OrdersByOutcome :one
+-- Counts some orders, and which of them completed, need a person, or ended otherwise.
+SELECT count(*) AS orders, count(*) FILTER (WHERE o.status = 'completed') AS completed,
+  count(*) FILTER (WHERE o.hold IN ('attention', 'approval')) AS held, count(*) FILTER (WHERE o.ended_as IS NOT NULL) AS stopped
+FROM pawl.orders AS o WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[]);

@@ -89,6 +89,7 @@ type Overview struct {
 
 	OrdersPerSecond float64        // that the replicas finish
 	Steps           []ProviderStep // that the replicas have made calls for lately; by policy, step and route
+	Ended           []Outage       // within an hour, of steps that do not fail now; the last one first
 }
 
 // HeldGroup counts held orders that wait for the same.
@@ -97,6 +98,7 @@ type HeldGroup struct {
 	Hold            string
 	Reason          string // of those held for attention, up to a colon
 	Route, Currency string
+	Trying          bool   // the retry is under way, so that they are not held now
 	Orders          int64
 	Amount          string // of all of them; a decimal with the fraction digits of the currency
 	Oldest          time.Time
@@ -116,6 +118,23 @@ type ProviderStep struct {
 	FailedAt     *time.Time `json:"failedAt,omitempty"`     // when the breaker opened last; nil: it is closed
 	Failure      string     `json:"failure,omitempty"`      // the code of the last failed call, while the breaker is not closed
 }
+
+// Outage is a time during which a provider failed at a step, or at one route of its charge, as one replica saw it or all
+// did. The tags are those of a report in the database.
+type Outage struct {
+	Step    fsm.Step  `json:"step"`
+	Route   string    `json:"route,omitempty"`
+	Host    string    `json:"host,omitempty"`
+	Failure string    `json:"failure,omitempty"` // the code of the last failed call
+	Since   time.Time `json:"since"`
+	Until   time.Time `json:"until"`
+	Orders  []int64   `json:"orders"` // that waited; CountsMost or more: there may be others
+
+	// What became of them; the rest goes on. Held: for a person. Stopped: failed or canceled.
+	Waited, Completed, Held, Stopped int64 `json:"-"`
+}
+
+func (o *Outage) isOf(step fsm.Step, route string) bool { return o.Step == step && o.Route == route }
 
 // BreakerStates are the states of a circuit breaker, the best first.
 var BreakerStates = []string{"closed", "half_open", "open"}
@@ -183,6 +202,9 @@ func (r *Reader) readOverview(ctx context.Context, b Backlog, most int32) (v Ove
 	if err == nil {
 		err = r.addReports(ctx, &v)
 	}
+	if err == nil {
+		err = r.followOutages(ctx, v.Ended)
+	}
 	v.At = b.At
 	return v, Unavailable("list replicas", err)
 }
@@ -208,7 +230,15 @@ func (r *Reader) addReports(ctx context.Context, v *Overview) error {
 		for _, step := range steps {
 			v.Steps = addStep(v.Steps, step)
 		}
+		var ended []Outage
+		if err := json.Unmarshal(row.Outages, &ended); err != nil {
+			return fmt.Errorf("read outages of a replica: %w", err)
+		}
+		for i := range ended {
+			v.Ended = addOutage(v.Ended, &ended[i])
+		}
 	}
+	v.settleOutages()
 	v.Lost = unreplaced(v.Lost, v.Replicas)
 	slices.SortFunc(v.Steps, func(a, b ProviderStep) int {
 		return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Step, b.Step), cmp.Compare(a.Route, b.Route))
@@ -253,6 +283,62 @@ func addStep(sum []ProviderStep, step ProviderStep) []ProviderStep {
 	return sum
 }
 
+// addOutage adds what a replica saw of an outage. Its orders may have waited at several replicas.
+func addOutage(all []Outage, one *Outage) []Outage {
+	i := slices.IndexFunc(all, func(o Outage) bool { return o.isOf(one.Step, one.Route) })
+	if i < 0 {
+		return append(all, *one)
+	}
+	o := &all[i]
+	if one.Until.Before(o.Since) || o.Until.Before(one.Since) { // another one: the later is shown
+		if o.Until.Before(one.Until) {
+			*o = *one
+		}
+		return all
+	}
+	if one.Since.Before(o.Since) {
+		o.Since = one.Since
+	}
+	if one.Until.After(o.Until) {
+		o.Until, o.Failure, o.Host = one.Until, one.Failure, one.Host
+	}
+	o.Orders = append(o.Orders, one.Orders...)
+	slices.Sort(o.Orders)
+	o.Orders = slices.Compact(o.Orders)
+	return all
+}
+
+// settleOutages leaves either that a step fails, or that it works again, whatever happened last at any replica: the
+// breaker of one that has no orders stays half-open.
+func (v *Overview) settleOutages() {
+	v.Ended = slices.DeleteFunc(v.Ended, func(o Outage) bool {
+		for i := range v.Steps {
+			s := &v.Steps[i]
+			switch failing := s.FailingSince != nil && o.isOf(s.Step, s.Route); {
+			case failing && s.FailedAt != nil && s.FailedAt.Before(o.Until):
+				s.FailingSince, s.FailedAt, s.Failure = nil, nil, ""
+			case failing:
+				return true
+			}
+		}
+		return false
+	})
+	slices.SortFunc(v.Ended, func(a, b Outage) int { return b.Until.Compare(a.Until) })
+}
+
+// followOutages counts what became of the orders that waited.
+func (r *Reader) followOutages(ctx context.Context, ended []Outage) error {
+	for i := range ended {
+		o := &ended[i]
+		row, err := Read(ctx, r, r.query.OrdersByOutcome, o.Orders)
+		if err != nil {
+			return err
+		}
+		o.Waited, o.Completed, o.Held, o.Stopped = row.Orders, row.Completed, row.Held, row.Stopped
+	}
+	return nil
+}
+
 func (r *Reader) countUnfinished(ctx context.Context, v *Overview, counts map[fsm.State]StatusCount, most int32) error {
 	v.Grouped = int64(most)
 	rows, err := Read(ctx, r, r.query.OrdersUnfinished, most)
@@ -270,9 +356,13 @@ func (r *Reader) countUnfinished(ctx context.Context, v *Overview, counts map[fs
 	for _, row := range rows {
 		counts[row.Status] = StatusCount{Orders: min(counts[row.Status].Orders+row.Orders, CountsMost)}
 		cut = cut || row.DrivenCut
-		if row.Hold != nil {
-			cut = cut || v.MoreThanGrouped(*row.Hold)
-			v.Groups = append(v.Groups, HeldGroup{row.Status, *row.Hold, row.Reason, row.Route, row.Currency, row.Orders, row.Amount, row.CreatedAt})
+		if row.Hold != nil || row.Again {
+			hold := fsm.HoldRetry
+			if row.Hold != nil {
+				hold = *row.Hold
+			}
+			cut = cut || v.MoreThanGrouped(hold)
+			v.Groups = append(v.Groups, HeldGroup{row.Status, hold, row.Reason, row.Route, row.Currency, row.Again, row.Orders, row.Amount, row.CreatedAt})
 		}
 	}
 	for _, state := range fsm.States() {

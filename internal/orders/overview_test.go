@@ -3,11 +3,13 @@ package orders
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"pawl/fsm"
 	"pawl/test/assert"
 )
 
@@ -93,4 +95,22 @@ func TestUnreplaced(t *testing.T) {
 		}
 		assert.Equal(t, want, names, "lost")
 	}
+}
+
+// TestAddOutage: replicas see parts of an outage, and the same orders wait at several of them.
+func TestAddOutage(t *testing.T) {
+	t.Parallel()
+	at := func(minute int) time.Time { return time.Unix(int64(60*minute), 0) }
+	var all []Outage
+	for _, one := range []Outage{
+		{Step: fsm.Charge, Since: at(2), Until: at(7), Orders: []int64{1, 3}}, {Step: fsm.Charge, Since: at(1), Until: at(6), Orders: []int64{2, 3}},
+		{Step: fsm.Reserve, Since: at(1), Until: at(2)}, {Step: fsm.Reserve, Since: at(4), Until: at(5)}, {Step: fsm.Reserve, Since: at(0), Until: at(1)},
+	} {
+		all = addOutage(all, &one)
+	}
+	var text string
+	for _, o := range all {
+		text += fmt.Sprintln(o.Step, o.Since.Unix()/60, o.Until.Unix()/60, o.Orders)
+	}
+	assert.Equal(t, text, "charge 1 7 [1 2 3]\nreserve 4 5 []\n", "outages")
 }

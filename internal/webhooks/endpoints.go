@@ -258,13 +258,13 @@ func (s *Endpoints) Get(ctx context.Context, id string) (db.WebhookEndpoint, err
 }
 
 // Undelivered counts the events that endpoints have not got yet, by the numbers of the endpoints, up to
-// a number each. Of the newest events, which have no deliveries yet, those of all types count. Errors:
+// orders.CountsMost each. Of the newest events, which have no deliveries yet, those of all types count. Errors:
 // ErrUnavailable.
-func (s *Endpoints) Undelivered(ctx context.Context, most int32, endpointNos ...int32) (map[int32]int64, error) {
-	rows, err := orders.Read(ctx, s.reader, s.query.WebhookBacklogs, db.WebhookBacklogsParams{Most: most, EndpointNos: endpointNos})
+func (s *Endpoints) Undelivered(ctx context.Context, endpointNos ...int32) (map[int32]int64, error) {
+	rows, err := orders.Read(ctx, s.reader, s.query.WebhookBacklogs, db.WebhookBacklogsParams{Most: orders.CountsMost, EndpointNos: endpointNos})
 	counts := map[int32]int64{}
 	for _, row := range rows {
-		counts[row.EndpointNo] = min(row.Undelivered, int64(most))
+		counts[row.EndpointNo] = min(row.Undelivered, orders.CountsMost)
 	}
 	return counts, orders.Unavailable("count undelivered events", err)
 }

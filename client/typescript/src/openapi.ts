@@ -581,7 +581,7 @@ export interface paths {
         };
         /**
          * Get an overview of the service
-         * @description What is wrong or needs a person, orders by status and by what they wait for, the oldest unfinished order, the replicas, and the provider steps that they have called in the last minute. Replicas report every five seconds. Counts stop at 10000, or where more says so. They are usually at most a second old; if they take long, at is up to a minute ago, and those of orders that had not been counted for long stop at 1000 of each hold, until all are counted. Needs the role read.
+         * @description What is wrong or needs a person, the outages of providers that ended in the last hour, orders by status and by what they wait for, the oldest unfinished order, the replicas, and the provider steps that they have called in the last minute. Replicas report every five seconds. Counts stop at 10000, or where more says so. They are usually at most a second old; if they take long, at is up to a minute ago, and those of orders that had not been counted for long stop at 1000 of each hold, until all are counted. Needs the role read.
          */
         get: operations["getOverview"];
         put?: never;
@@ -1652,6 +1652,54 @@ export interface components {
         } & {
             [key: string]: unknown;
         };
+        EndedOutage: {
+            /**
+             * Format: int64
+             * @description Of orders: those that wait for a person now.
+             */
+            attention: number;
+            /**
+             * Format: int64
+             * @description Of orders: those that are completed now.
+             */
+            completed: number;
+            /**
+             * @description The code of the last failed call, or why there was no connection.
+             * @example connection refused
+             */
+            detail?: string;
+            /**
+             * @description The host that failed.
+             * @example payments.internal
+             */
+            host?: string;
+            /** @description More orders may have waited. */
+            more: boolean;
+            /**
+             * Format: int64
+             * @description Orders that waited for the step meanwhile.
+             */
+            orders: number;
+            /** @description Of a charge with several routes. */
+            route?: string;
+            /**
+             * Format: date-time
+             * @description When the circuit breaker opened. Times between which it was closed for less than a minute are one outage.
+             */
+            since: string;
+            /** @enum {string} */
+            step: "charge" | "reserve" | "confirm";
+            /**
+             * Format: int64
+             * @description Of orders: those that have failed or were canceled.
+             */
+            stopped: number;
+            /**
+             * Format: date-time
+             * @description When a call succeeded and closed it.
+             */
+            until: string;
+        };
         Erasure: {
             /**
              * @description Who requested it.
@@ -1978,6 +2026,11 @@ export interface components {
             more: boolean;
             /** Format: int64 */
             orders: number;
+            /**
+             * Format: int64
+             * @description With retry: orders whose step is being tried again now. They have no hold meanwhile, and are not among orders.
+             */
+            trying?: number;
         };
         Incident: {
             /** @description Of a webhook endpoint. */
@@ -1994,7 +2047,7 @@ export interface components {
             endpointId?: string;
             /**
              * Format: int64
-             * @description Of a webhook endpoint: events that it has not got yet, counted to 1000.
+             * @description Of a webhook endpoint: events that it has not got yet, counted to 10000.
              */
             events?: number;
             /**
@@ -2044,6 +2097,11 @@ export interface components {
             step?: "charge" | "reserve" | "confirm";
             /** @description These orders, by currency. */
             totals: components["schemas"]["CurrencyTotal"][];
+            /**
+             * Format: int64
+             * @description With provider_failing, of orders: those whose step is being tried again now, so that they have no hold.
+             */
+            trying?: number;
             /**
              * Format: date-time
              * @description With webhook_failing: nothing is sent before this time.
@@ -2510,6 +2568,8 @@ export interface components {
              * @description Orders that the replicas finish per second.
              */
             ordersPerSecond: number;
+            /** @description Outages of providers that ended in the last hour, of steps that do not fail now; the last one first. A replica that is restarted forgets those that it saw. */
+            outages: components["schemas"]["EndedOutage"][];
             /**
              * Format: double
              * @description How long the most overdue order had not been picked up when this replica last looked; 0 if none.

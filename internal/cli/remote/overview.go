@@ -57,7 +57,7 @@ func detailOf(i *client.Incident) string {
 	}
 	if i.Events > 0 {
 		more := ""
-		if i.Events >= 1000 { // the API counts no further
+		if i.Events >= 10_000 { // the API counts no further
 			more = "+"
 		}
 		parts = append(parts, fmt.Sprintf("%d%s events undelivered", i.Events, more))
