@@ -59,7 +59,7 @@ func (q *Queries) OpenWork(ctx context.Context, arg OpenWorkParams) (OpenWorkRow
 
 const ordersByOutcome = `-- name: OrdersByOutcome :one
 SELECT count(*) AS orders, count(*) FILTER (WHERE o.status = 'completed') AS completed,
-  count(*) FILTER (WHERE o.hold IN ('attention', 'approval')) AS held, count(*) FILTER (WHERE o.ended_as IS NOT NULL) AS stopped
+  count(*) FILTER (WHERE o.hold IN ('attention', 'approval')) AS held, count(*) FILTER (WHERE o.status IN ('failed', 'canceled')) AS stopped
 FROM pawl.orders AS o WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
 `
 

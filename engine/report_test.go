@@ -54,7 +54,7 @@ reserve: {executor: simulator, url: SIM, retry: {initial: 10ms, cap: 10ms}, brea
 		return err == nil && len(v.Ended) == 1 && v.Ended[0].Completed == 1
 	})
 	ended := v.Ended[0] // the charge still fails
-	if ended.Step != fsm.Reserve || ended.Waited != 1 || ended.Failure != "HTTP 500 error" || ended.Host == "" || !ended.Until.After(ended.Since) {
+	if ended.Step != fsm.Reserve || ended.Waited != 1 || ended.Held+ended.Stopped != 0 || ended.Failure != "HTTP 500 error" || ended.Host == "" || !ended.Until.After(ended.Since) {
 		t.Errorf("%+v", ended)
 	}
 	stop(t, calls)

@@ -189,7 +189,7 @@ func endpointIncidents(e *webhookEndpoint) []incident {
 	case e.State == webhooks.Enabled && e.Failures >= failingAttempts:
 		i.Kind, i.Since, i.Until = "webhook_failing", e.FailingSince, e.PausedUntil
 		if last := e.LastFailure; last != nil {
-			i.Detail = cmp.Or(last.Error, fmt.Sprintf("answered %d", last.Status))
+			i.Detail = cmp.Or(last.Error, fmt.Sprintf("HTTP %d", last.Status))
 		}
 	default:
 		return nil

@@ -102,5 +102,5 @@ FROM pawl.replica_reports AS r WHERE r.at > now() - interval '5 minutes' ORDER B
 -- name: OrdersByOutcome :one
 -- Counts some orders, and which of them completed, need a person, or ended otherwise.
 SELECT count(*) AS orders, count(*) FILTER (WHERE o.status = 'completed') AS completed,
-  count(*) FILTER (WHERE o.hold IN ('attention', 'approval')) AS held, count(*) FILTER (WHERE o.ended_as IS NOT NULL) AS stopped
+  count(*) FILTER (WHERE o.hold IN ('attention', 'approval')) AS held, count(*) FILTER (WHERE o.status IN ('failed', 'canceled')) AS stopped
 FROM pawl.orders AS o WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[]);

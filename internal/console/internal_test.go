@@ -271,7 +271,7 @@ func TestOverviewOfALot(t *testing.T) {
 	usd := []client.CurrencyTotal{{Currency: "USD", Orders: 416, Amount: "98400.00"}}
 	data := overviewPage{Overview: found, Orders: true, Machine: machineOf(found)}
 	found.Incidents = []client.Incident{
-		{Kind: "provider_failing", Step: "charge", Since: time.Now().Add(-time.Hour), Orders: 416, Totals: usd, Host: "pay.example", Detail: "connection refused", Policy: 4},
+		{Kind: "provider_failing", Step: "charge", Since: time.Now().Add(-time.Hour), Orders: 416, Trying: 378, Totals: usd, Host: "pay.example", Detail: "connection refused", Policy: 4},
 		{Kind: "provider_failing", Step: "reserve", Since: time.Now().Add(-time.Minute), Orders: 4, Host: "pay.example"},
 		{Kind: "overdue", Since: time.Now().Add(-time.Minute)},
 		{Kind: "attention", Reason: "retries_exhausted", Orders: 1, Totals: usd}, {Kind: "attention", Reason: trick, Orders: countedTo, More: true},
@@ -279,16 +279,21 @@ func TestOverviewOfALot(t *testing.T) {
 		{Kind: "webhook_disabled", EndpointID: "whe_3", Detail: "gone", Description: "the shop's till"}, {Kind: "replica_lost", Replica: "gone:7", Since: time.Now()},
 		{Kind: "books_differ", Detail: "charge=https://pay.example", Since: time.Now()},
 	}
-	data.judge()
+	until := time.Date(2026, 11, 27, 3, 9, 0, 0, time.UTC)
+	found.Outages = []client.EndedOutage{{Step: "reserve", Host: "stock.example", Detail: "HTTP 503", Since: until.Add(-7 * time.Minute), Until: until,
+		Orders: 416, Completed: 400, Attention: 14}}
+	data.judge(func(string) bool { return true })
 	text := render(t, "overview", client.Caller{Open: true}, data)
 	for _, want := range []string{
 		"The service is open.", ">7&#43;<", ">10,000&#43;<", `href="/console/orders?q=status%3Acharging"`, "90 min", "shop-2:8", "(this one)",
-		"<strong><bdi>pay.example</bdi></strong>\n<span>began to fail at charge, reserve <time", "1 h ago</time>: <bdi>connection refused</bdi>", "policy 4", "<strong>341</strong> events are not delivered", "<strong>420</strong> orders (98,400.00 USD) wait, and go on by themselves",
-		`href="/console/orders?q=status%3Acharging%2Crefunding%2Creserving%2Creleasing&#43;hold%3Aretry"`, `href="/console/runbook#a-provider-is-away"`, "an order was due",
+		"<strong><bdi>pay.example</bdi></strong>\n<span>has failed at charge, reserve <time", ">for 1 h</time>: <bdi>connection refused</bdi>", "policy 4", "<strong>341</strong> events are not delivered", "<strong>420</strong> orders (98,400.00 USD) wait, and go on by themselves; 378 are being tried now",
+		`href="/console/orders?q=status%3Acharging%2Crefunding%2Creserving%2Creleasing&#43;hold%3Aretry"`, `href="/console/runbook#a-provider-is-away"`, "an order has been due",
+		"<strong>reserve works again</strong> <span>since 03:09 UTC; <bdi>stock.example</bdi> failed for 7 min: <bdi>HTTP 503</bdi></span>",
+		"<strong>416</strong> orders waited: 400 completed, <a href=\"/console/attention\">14 need a person</a>, 2 still on the way",
 		"<strong>Needs you</strong>\n<span>Retries are used up</span> <span><strong>1</strong> order (98,400.00 USD)</span>", `href="/console/attention?hold=attention&amp;reason=retries_exhausted"`,
 		"<strong>10,000&#43;</strong> orders", "<strong>To approve</strong>", "<strong>Endpoint whe_2</strong>", "next attempt", `href="/console/webhook?id=whe_2"`,
 		"was disabled", "<bdi>the shop&#39;s till</bdi>", `href="/console/runbook#pawlwebhookendpointdisabled"`, "<strong>Replica gone:7</strong>", "not heard of since",
-		"replica gone:7 do not work. The provider&#39;s books differ.", "<strong>10,026&#43;</strong> orders (98,400.00 USD) need a person.", "Orders are accepted, and none is lost.", `<span class="badge open">open</span>`, `<strong>13</strong> orders finished per second`,
+		"replica gone:7 do not work. The provider&#39;s books differ.", "<strong>10,026&#43;</strong> orders (98,400.00 USD) need you.", "Orders are accepted, and none is lost.", `<span class="badge open">open</span>`, `<strong>13</strong> orders finished per second`,
 	} {
 		assert.Contains(t, text, want, "the page lacks")
 	}

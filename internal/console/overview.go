@@ -19,14 +19,8 @@ type overviewPage struct {
 	Orders  bool    // there are orders
 	Wrong   []wrong // in the order of the API: the worst first
 	Verdict verdict
-	Changes []recent
+	Policy  *client.PolicyVersion // that was activated lately, if a provider fails
 	Machine template.HTML
-}
-
-// recent is what happened lately.
-type recent struct {
-	Text, URL string
-	At        time.Time // zero: within the last minute
 }
 
 // wrong is an incident as the overview shows it. A provider that fails at several steps is one.
@@ -42,7 +36,8 @@ type wrong struct {
 
 // verdict sums up the incidents.
 type verdict struct {
-	Person client.Incident // all orders that need one
+	Person client.Incident // all orders that this person can act on
+	Others client.Incident // all orders that need another person
 	Alone  int64           // orders that wait and go on by themselves
 	More   bool            // there may be more than Alone
 	Away   bool            // a provider fails
@@ -54,10 +49,11 @@ type verdict struct {
 var parts = []client.IncidentKind{client.IncidentKindProviderFailing, client.IncidentKindReplicaLost, client.IncidentKindWebhookFailing,
 	client.IncidentKindWebhookDisabled}
 
-func (p *overviewPage) judge() {
+// judge sums up for a person who may do some operations.
+func (p *overviewPage) judge(may func(string) bool) {
 	v := &p.Verdict
 	for _, i := range p.Incidents {
-		p.Wrong = addWrong(p.Wrong, wrongOf(i))
+		p.Wrong = addWrong(p.Wrong, wrongOf(i, may))
 	}
 	for _, w := range p.Wrong {
 		if slices.Contains(parts, w.Kind) {
@@ -70,15 +66,36 @@ func (p *overviewPage) judge() {
 	for _, i := range p.Incidents {
 		v.Away = v.Away || i.Kind == client.IncidentKindProviderFailing
 		if i.Kind == client.IncidentKindAttention || i.Kind == client.IncidentKindApproval {
-			v.Person.Orders, v.Person.More = v.Person.Orders+i.Orders, v.Person.More || i.More
-			v.Person.Totals = addTotals(v.Person.Totals, i.Totals)
+			of := &v.Others
+			if decides(i.Kind, may) {
+				of = &v.Person
+			}
+			of.Orders, of.More, of.Totals = of.Orders+i.Orders, of.More || i.More, addTotals(of.Totals, i.Totals)
 		}
 	}
 	for _, h := range p.Holds {
 		if h.Hold == fsm.HoldRetry || h.Hold == fsm.HoldCallback || h.Hold == fsm.HoldQueued {
-			v.Alone, v.More = v.Alone+h.Orders, v.More || h.More
+			v.Alone, v.More = v.Alone+h.Orders+h.Trying, v.More || h.More
 		}
 	}
+}
+
+// decides reports whether a person may act on orders that need one.
+func decides(kind client.IncidentKind, may func(string) bool) bool {
+	if kind == client.IncidentKindApproval {
+		return may("approveOrder")
+	}
+	return may("retryOrder") || may("cancelOrder") || may("settleStepOfOrder")
+}
+
+// Left is how many of the orders that waited have not ended, and go on by themselves.
+func (p overviewPage) Left(o client.EndedOutage) int64 {
+	return o.Orders - o.Completed - o.Attention - o.Stopped
+}
+
+// Waiting reports whether any order waits.
+func (p overviewPage) Waiting() bool {
+	return slices.ContainsFunc(p.Holds, func(h client.HoldCount) bool { return h.Orders+h.Trying > 0 })
 }
 
 // Aged reports whether the numbers are more than a few seconds old.
@@ -100,21 +117,35 @@ func (v *visit) overview() error {
 		Overview: found, Machine: machineOf(found),
 		Orders: slices.ContainsFunc(found.Statuses, func(c client.StatusCount) bool { return c.Orders > 0 }),
 	}
-	p.judge()
-	p.Changes = v.changes(found.ProviderSteps)
+	p.judge(v.may)
+	if p.Verdict.Away && v.may("listPolicies") { // it may be why
+		list, err := v.api.ListPolicies(v.r.Context(), client.ListPoliciesParams{Limit: 5})
+		if err == nil { // the page is worth more
+			i := slices.IndexFunc(list.Policies, func(p client.PolicyVersion) bool { return p.Active && time.Since(p.ActivatedAt) < time.Hour })
+			if i >= 0 {
+				p.Policy = &list.Policies[i]
+			}
+		}
+	}
 	return v.show("overview", page{Title: "Overview", Data: p})
 }
 
-func wrongOf(i client.Incident) wrong {
+func wrongOf(i client.Incident, may func(string) bool) wrong {
 	w := wrong{Incident: i}
 	switch i.Kind {
 	case client.IncidentKindAttention:
 		why := reasonOf(client.OrderHoldAttention, i.Reason)
 		w.Title, w.Why, w.Link, w.URL = "Needs you", why.Title, "Look and act", address("/console/attention", why.query())
+		if !decides(i.Kind, may) {
+			w.Title, w.Link = "Needs a person", "Look"
+		}
 	case client.IncidentKindApproval:
 		w.Title, w.Link, w.URL, w.Warns = "To approve", "Look and decide", address("/console/attention", approval.query()), true
+		if !decides(i.Kind, may) {
+			w.Why, w.Link = "by a person with the role approve", "Look"
+		}
 	case client.IncidentKindProviderFailing:
-		w.Title, w.Link, w.Steps = cmp.Or(i.Host, "The provider of "+string(i.Step)), "Show them", string(i.Step)
+		w.Title, w.Link, w.Steps = cmp.Or(i.Host, "The provider of "+string(i.Step)), "Orders to be retried", string(i.Step)
 		if i.Route != "" {
 			w.Steps += " (" + i.Route + ")"
 		}
@@ -148,7 +179,7 @@ func addWrong(all []wrong, w wrong) []wrong {
 	if one.Step != w.Step { // routes of a charge share its states
 		one.URL = waitingAt(strings.Join(slices.Concat(statusesAt(fsm.Step(one.Step)), statusesAt(fsm.Step(w.Step))), ","))
 	}
-	one.Orders, one.More, one.Totals = one.Orders+w.Orders, one.More || w.More, addTotals(one.Totals, w.Totals)
+	one.Trying, one.Orders, one.More, one.Totals = one.Trying+w.Trying, one.Orders+w.Orders, one.More || w.More, addTotals(one.Totals, w.Totals)
 	if w.Since.Before(one.Since) {
 		one.Since = w.Since
 	}
@@ -179,33 +210,6 @@ func (w *wrong) Subject() string {
 		return w.Title
 	}
 	return strings.ToLower(w.Title[:1]) + w.Title[1:]
-}
-
-// changes are what happened lately that people on call ask for first: new errors, and another policy.
-func (v *visit) changes(steps []client.ProviderStep) (all []recent) {
-	if v.may("listPolicies") {
-		if list, err := v.api.ListPolicies(v.r.Context(), client.ListPoliciesParams{Limit: 5}); err == nil {
-			for _, p := range list.Policies {
-				if p.Active && time.Since(p.ActivatedAt) < time.Hour {
-					all = append(all, recent{fmt.Sprintf("Policy %d was activated", p.Version), fmt.Sprintf("/console/policy?version=%d", p.Version), p.ActivatedAt})
-				}
-			}
-		}
-	}
-	groups, _, err := v.groupedErrors(steps)
-	if err != nil {
-		return all // the rest of the page does not need them
-	}
-	for _, g := range groups {
-		if g.LastMinute > 0 {
-			name := strings.TrimSuffix(g.Title+": "+g.Code, ": ")
-			if g.Rows[0].Hold == "" {
-				name = strings.TrimSpace("failed " + g.Code)
-			}
-			all = append(all, recent{Text: atLeast(g.LastMinute, false) + " new: " + visible(name), URL: "/console/errors"})
-		}
-	}
-	return all
 }
 
 // Runbook is the section on a webhook endpoint.

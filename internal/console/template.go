@@ -39,7 +39,10 @@ var functions = template.FuncMap{
 	"due": due,
 	"why": inWords,
 
-	"code": codeInWords,
+	"code":   codeInWords,
+	"lasts":  lasts,
+	"lasted": func(since, until time.Time) string { return length(until.Sub(since)) },
+	"minute": func(at time.Time) string { return at.UTC().Format("15:04 UTC") },
 
 	"sentence":  sentence,
 	"unstopped": func(detail string) string { return strings.TrimRight(detail, ".") },
@@ -87,6 +90,11 @@ func ago(at time.Time) template.HTML { return moment(at, "", time.Since(at)) }
 // due says when something is due: now, if it was before.
 func due(at time.Time) template.HTML { return moment(at, " data-due", min(0, time.Since(at))) }
 
+// lasts says how long something has lasted, with a preposition.
+func lasts(since time.Time) template.HTML {
+	return template.HTML(strings.ReplaceAll(string(moment(since, " data-lasts", 0)), ">now<", ">for "+length(time.Since(since))+"<"))
+}
+
 func moment(at time.Time, attribute string, since time.Duration) template.HTML {
 	if at.IsZero() {
 		return ""
@@ -100,7 +108,7 @@ func moment(at time.Time, attribute string, since time.Duration) template.HTML {
 var holdWords = map[string]string{
 	fsm.HoldRetry: "the next try of their step", fsm.HoldCallback: "the answer of the provider", fsm.HoldScheduled: "their time",
 	fsm.HoldQueued: "another order with their concurrency key", fsm.HoldApproval: "a person who approves", fsm.HoldPaused: "a person who resumes them",
-	fsm.HoldAttention: "a person: Pawl can't go on by itself",
+	fsm.HoldAttention: "a person, because Pawl can't go on by itself",
 }
 
 // inWords is a reason that the service gives as a code, for people.
@@ -150,19 +158,23 @@ func distance(d time.Duration) string {
 	if d.Abs() < time.Second {
 		return "now"
 	}
-	form := "%s ago"
 	if d < 0 {
-		form, d = "in %s", -d
+		return "in " + length(-d)
 	}
+	return length(d) + " ago"
+}
+
+// length formats a duration, in seconds, minutes, hours or days.
+func length(d time.Duration) string {
 	for _, unit := range []struct {
 		name     string
 		most, is time.Duration
 	}{{"s", time.Minute, time.Second}, {"min", time.Hour, time.Minute}, {"h", 48 * time.Hour, time.Hour}} {
 		if d < unit.most {
-			return fmt.Sprintf(form, fmt.Sprint(int(d/unit.is), " ", unit.name))
+			return fmt.Sprint(int(d/unit.is), " ", unit.name)
 		}
 	}
-	return fmt.Sprintf(form, fmt.Sprint(int(d.Hours()/24), " days"))
+	return fmt.Sprint(int(d.Hours()/24), " days")
 }
 
 // badge shows a status, a hold or the like, in the color of its class in console.css. A code that says nothing to people

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -15,11 +16,16 @@ import (
 func overviewCommand() *cobra.Command {
 	return askingAll(&cobra.Command{
 		Use: "overview", Short: "Show what is wrong, and what needs a person",
-		Long:    "Shows what is wrong in the whole installation, and what waits for a person. -o json prints the whole overview.",
+		Long:    "Shows what is wrong in the whole installation, what waits for a person, and which outages ended in the last hour. -o json prints the whole overview.",
 		Example: "  pawl overview\n  pawl overview -o json | jq '.statuses'",
 	}, func(ctx context.Context, s *session, _ []string) error {
 		found, err := s.GetOverview(ctx)
 		return show(s, found, err, func(o *client.Overview) error {
+			for _, over := range o.Outages {
+				fmt.Fprintf(s.out, "The %s works again since %s, after failing for %s. Of %d orders that waited, %d completed and %d need a person.\n",
+					strings.TrimSpace(string(over.Step)+" "+over.Route), moment(over.Until), over.Until.Sub(over.Since).Round(time.Second),
+					over.Orders, over.Completed, over.Attention)
+			}
 			if len(o.Incidents) == 0 {
 				fmt.Fprintln(s.out, "Nothing needs you.")
 				return nil

@@ -162,7 +162,8 @@ function tick() {
   const clock = clocks[settings.get("times", "ago")] ?? clocks.ago;
   for (const time of main.querySelectorAll("time[datetime]:not(.clock)")) {
     const at = new Date(time.dateTime), due = clock === clocks.ago && time.hasAttribute("data-due");
-    const text = isNaN(at) ? time.textContent : clock(due && at < Date.now() ? new Date() : at);
+    let text = isNaN(at) ? time.textContent : clock(due && at < Date.now() ? new Date() : at);
+    if (time.hasAttribute("data-lasts")) text = clock === clocks.ago ? `for ${text.replace(/ ago$/, "").replace("now", "0 s")}` : `since ${text}`;
     if (time.textContent !== text) time.textContent = text;
   }
 }
