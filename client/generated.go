@@ -1074,8 +1074,10 @@ type Delivery struct {
 	Attempts int `json:"attempts"`
 
 	// Changes Changes that people made, oldest first. Not in lists.
-	Changes   []DeliveryChange `json:"changes,omitempty,omitzero"`
-	CreatedAt time.Time        `json:"createdAt"`
+	Changes []DeliveryChange `json:"changes,omitempty,omitzero"`
+
+	// CreatedAt When the delivery was created. Its event may be older.
+	CreatedAt time.Time `json:"createdAt"`
 
 	// Delivery Its number at this endpoint.
 	Delivery int64 `json:"delivery"`

@@ -321,7 +321,7 @@ type delivery struct {
 	OrderID     string     `json:"orderId,omitempty" doc:"The order of the event."`
 	Item        string     `json:"item,omitempty" doc:"The item of the event."`
 	State       string     `json:"state" enum:"pending,delivered,exhausted,skipped" doc:"exhausted: all attempts failed. Later deliveries of the order at this endpoint wait until it is resent or skipped."`
-	CreatedAt   time.Time  `json:"createdAt"`
+	CreatedAt   time.Time  `json:"createdAt" doc:"When the delivery was created. Its event may be older."`
 	DueAt       *time.Time `json:"dueAt,omitempty" doc:"When it is sent next. Absent if it is finished, or waits for an earlier delivery of its order."`
 	AttemptedAt *time.Time `json:"attemptedAt,omitempty" doc:"When it was last sent."`
 	FinishedAt  *time.Time `json:"finishedAt,omitempty"`

@@ -24,7 +24,8 @@ type attentionPage struct {
 	Orders []waitingOrder
 	First  int     // the number of the first order on this page, from 1
 	Next   string  // the URL of the next page
-	ForAll []*verb // verbs for all orders of the group
+	ForAll []*verb // verbs for all orders of the group, if it has several
+	Away   string  // why a retry does not help now; empty: nothing is known
 }
 
 // waitingGroup has the orders that wait for the same reason.
@@ -40,16 +41,17 @@ type waitingOrder struct {
 	client.Order
 	Made    []client.Call // the last calls, newest first
 	Actions []*verb       // in the order in which to try them
+	Own     bool          // this person submitted it, and may not approve it
 }
 
 const (
 	waitingOfPage = 10
-	callsOfOrder  = 3
+	callsOfOrder  = 2
 	callsAtOnce   = 4
 )
 
 func (v *visit) attention() error {
-	groups, err := v.waitingGroups()
+	groups, incidents, err := v.waitingGroups()
 	if err != nil {
 		return err
 	}
@@ -58,6 +60,7 @@ func (v *visit) attention() error {
 		if err := v.waiting(p); err != nil {
 			return err
 		}
+		p.Away = away(incidents, p.Orders)
 	}
 	return v.show("attention", page{Title: "Needs a person", Data: p})
 }
@@ -80,17 +83,35 @@ func chosen(groups []waitingGroup, hold, key string) *waitingGroup {
 	return &waitingGroup{reason: reasonOf(client.OrderHold(hold), key)}
 }
 
+// away names a provider that fails now, and that an order needs.
+func away(incidents []client.Incident, orders []waitingOrder) string {
+	for _, i := range incidents {
+		if i.Kind == client.IncidentKindProviderFailing && slices.ContainsFunc(orders, func(o waitingOrder) bool {
+			return o.Hold == client.OrderHoldAttention && string(fsm.State(o.Status).Step()) == string(i.Step)
+		}) {
+			return fmt.Sprintf("%s still fails at %s. Wait until it works: then a retry can succeed.", cmp.Or(i.Host, "The provider"), i.Step)
+		}
+	}
+	return ""
+}
+
+// Primary reports whether the runbook recommends a verb now.
+func (p *attentionPage) Primary(verb string) bool {
+	first, _, _ := strings.Cut(p.Chosen.try, " ")
+	return verb == first && (verb != "retry" || p.Away == "")
+}
+
 // waitingGroups are the incidents that need a person, the most urgent first. The order is fixed, so that the page does
 // not turn to other orders while a person reads it. A person who may not read the overview gets one group of their own
-// orders.
-func (v *visit) waitingGroups() (groups []waitingGroup, err error) {
+// orders. All incidents are returned, too.
+func (v *visit) waitingGroups() (groups []waitingGroup, incidents []client.Incident, err error) {
 	if !v.may("getOverview") {
 		own := reason{Title: "Your orders that need a person", Section: fsm.HoldAttention}
-		return []waitingGroup{{reason: own, URL: address("/console/attention", own.query())}}, nil
+		return []waitingGroup{{reason: own, URL: address("/console/attention", own.query())}}, nil, nil
 	}
 	found, err := v.api.GetOverview(v.r.Context())
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, i := range found.Incidents {
 		if hold := client.OrderHold(i.Kind); hold == client.OrderHoldAttention || hold == client.OrderHoldApproval {
@@ -101,7 +122,7 @@ func (v *visit) waitingGroups() (groups []waitingGroup, err error) {
 	slices.SortStableFunc(groups, func(a, b waitingGroup) int {
 		return cmp.Or(cmp.Compare(a.urgency(), b.urgency()), cmp.Compare(a.Key, b.Key))
 	})
-	return groups, nil
+	return groups, found.Incidents, nil
 }
 
 // urgency sorts reasons: those of reasons in their order, then unknown ones, then approvals.
@@ -142,7 +163,7 @@ func (v *visit) waiting(p *attentionPage) error {
 		query.Set("first", strconv.Itoa(p.First+len(list.Orders)))
 		p.Next = address("/console/attention", query)
 	}
-	if why.Hold() != fsm.HoldAttention || why.Key != "" { // otherwise it would include orders with other reasons
+	if p.Chosen.Count > 1 && (why.Hold() != fsm.HoldAttention || why.Key != "") { // otherwise it would include orders with other reasons
 		p.ForAll = why.ranked(v.bulkActions(list.Orders))
 	}
 	return nil
@@ -156,6 +177,7 @@ func (v *visit) withCalls(list []client.Order, why reason) ([]waitingOrder, erro
 	for i := range list {
 		one := &all[i]
 		one.Order, one.Actions = list[i], why.ranked(v.actions(&list[i]))
+		one.Own = one.SubmittedBy == v.me.Name && strings.HasPrefix(one.HoldReason, fsm.AnotherApprover)
 		if one.Calls == 0 {
 			continue
 		}
@@ -178,17 +200,17 @@ func (p *attentionPage) AllLabel(a *verb) string {
 			fit++
 		}
 	}
-	all := fmt.Sprintf("%s %s", atLeast(g.Count, g.More), cmp.Or(g.whose, "of these"))
+	all, which := atLeast(g.Count, g.More), "all "
 	if g.Count > bulkMost {
-		all = fmt.Sprintf("the oldest %s %s", count(bulkMost), g.whose)
+		all, which = count(bulkMost), "the oldest "
 	}
 	switch {
 	case fit == len(p.Orders):
-		return a.Many.Label + " " + all
+		return fmt.Sprint(a.Many.Label, " ", which, all)
 	case int64(len(p.Orders)) == g.Count: // all of them are on the page
 		return fmt.Sprintf("%s %d of %s", a.Many.Label, fit, all)
 	}
-	return fmt.Sprintf("%s those that can be %s, of %s", a.Many.Label, a.Many.Done, all)
+	return fmt.Sprintf("%s those of %s%s that can be %s", a.Many.Label, which, all, a.Many.Done)
 }
 
 // AllURL is the page of a verb for all orders of the group.
@@ -205,7 +227,6 @@ type reason struct {
 	Key     string // the part of holdReason before the colon
 	Title   string
 	Section string // of the runbook
-	whose   string // after "3 orders"
 	try     string // verbs, in the order of the runbook
 	Meaning string // in a sentence
 }
@@ -214,31 +235,31 @@ const dataRefused = "sqlstate"
 
 // reasons have a section in the runbook. The most urgent comes first.
 var reasons = []reason{
-	{"retries_exhausted", "Retries are used up", "retries_exhausted", "whose retries are used up", "retry cancel step-result",
+	{"retries_exhausted", "Retries are used up", "retries_exhausted", "retry cancel step-result",
 		"Every call of the step failed or got no answer. It may have been done: at the charge, the customer may have been charged."},
-	{"outcome_unknown", "The outcome is unknown", "outcome_unknown", "whose outcome is unknown", "step-result cancel",
+	{"outcome_unknown", "The outcome is unknown", "outcome_unknown", "step-result cancel",
 		"The step may have been done or not. The provider may have forgotten the key, so nothing is sent again. Look at the provider first."},
-	{"policy_unusable", "The policy can't be used", "policy_unusable", "whose policy can't be used", "retry cancel",
+	{"policy_unusable", "The policy can't be used", "policy_unusable", "retry cancel",
 		"A secret is missing, or the policy names a step that can't be done. Nothing was sent."},
-	{"undo_refused", "The provider refuses the undo", "undo_refused", "whose undo is refused", "step-result retry cancel",
+	{"undo_refused", "The provider refuses the undo", "undo_refused", "step-result retry cancel",
 		"The charge or reservation remains until it is undone at the provider."},
-	{"void_refused", "The provider refuses to void an earlier try", "void_refused", "whose void is refused", "retry cancel",
+	{"void_refused", "The provider refuses to void an earlier try", "void_refused", "retry cancel",
 		"Nothing of the current try was sent. The effects of the earlier one must be undone first."},
-	{"refused_in_doubt", "Refused, but perhaps confirmed before", "refused_in_doubt", "refused in doubt", "step-result retry",
+	{"refused_in_doubt", "Refused, but perhaps confirmed before", "refused_in_doubt", "step-result retry",
 		"The confirmation was refused, and an earlier call of it got no answer. Look at the provider first."},
-	{"retry_after", "The provider asks to wait", "retry_after", "whose provider asks to wait", "retry cancel",
+	{"retry_after", "The provider asks to wait", "retry_after", "retry cancel",
 		"It asks for a longer pause than the policy allows."},
-	{"non_retryable", "Not to be retried", "non_retryable", "not to be retried", "retry cancel step-result",
+	{"non_retryable", "Not to be retried", "non_retryable", "retry cancel step-result",
 		"The step may have been done or not. The policy says not to retry after this answer."},
-	{"taken over three times without a move", "Replicas fail on it", "taken-over-three-times-without-a-move", "that replicas fail on", "retry cancel",
+	{"taken over three times without a move", "Replicas fail on it", "taken-over-three-times-without-a-move", "retry cancel",
 		"Three replicas in a row took it over and did not move it. See their logs first."},
-	{"unknown_move", "An unknown move", "unknown_move", "with an unknown move", "retry cancel",
+	{"unknown_move", "An unknown move", "unknown_move", "retry cancel",
 		"The program and the schema of the database do not agree. Find out first which of them is wrong."},
-	{dataRefused, "The database refuses its data", "an-sqlstate", "whose data the database refuses", "retry cancel",
+	{dataRefused, "The database refuses its data", "an-sqlstate", "retry cancel",
 		"The statement that moves it fails each time, because of rows that the service did not write."},
 }
 
-var approval = reason{"", "Waits for approval", "approval", "that must be approved", "approve reject",
+var approval = reason{"", "Waits for approval", "approval", "approve reject",
 	"A rule of the policy requires a person to look at it before anything is charged."}
 
 var anSQLState = regexp.MustCompile(`^[0-9A-Z]{5}$`)

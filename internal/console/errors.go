@@ -184,8 +184,7 @@ func retryOf(g *client.ErrorGroup, statuses []string, number string) errorAction
 	}
 	filter.Set("hold", string(g.Hold))
 	filter.Set("holdReason", g.Code)
-	whose := reasonOf(client.OrderHold(g.Hold), g.Code).whose
-	return errorAction{strings.TrimSpace("Retry " + number + " " + whose), bulkURL("retry", filter), false}
+	return errorAction{"Retry " + number + ": " + strings.ToLower(reasonOf(client.OrderHold(g.Hold), g.Code).Title), bulkURL("retry", filter), false}
 }
 
 func plural(n int64, one, many string) string {

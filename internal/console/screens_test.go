@@ -71,6 +71,7 @@ func TestAttention(t *testing.T) {
 	s := setup(t)
 	const unknown = "/console/attention?hold=attention&reason=outcome_unknown"
 	s.plant(t, "attention", "outcome_unknown: the provider may have <b>forgotten</b> the key", "u <i>&")
+	s.plant(t, "attention", "outcome_unknown: the provider may have <b>forgotten</b> the key", "v")
 	s.wait(t, "big")
 	page := s.get(t, unknown).want(t, 200, "<bdi>u &lt;i&gt;&amp;</bdi>", "raise <code>keyRetention</code>",
 		"!<b>forgotten", "!<i>&", "!>Retry<", "!<bdi>big</bdi>")
@@ -78,7 +79,7 @@ func TestAttention(t *testing.T) {
 	if settle < 0 || cancel < settle {
 		t.Error("what to try first does not come first")
 	}
-	if to := page.link(t, "Cancel 1 whose outcome is unknown"); to != "/console/bulk?hold=attention&holdReason=outcome_unknown&sort=oldest&verb=cancel" {
+	if to := page.link(t, "Cancel all 2"); to != "/console/bulk?hold=attention&holdReason=outcome_unknown&sort=oldest&verb=cancel" {
 		t.Error(to)
 	}
 	assert.Equal(t, page.link(t, "Cancel"), "/console/order/cancel?id=u+%3Ci%3E%26")
@@ -93,11 +94,11 @@ func TestAttention(t *testing.T) {
 	// Used up retries come first, though other orders are older. Counts may be a second old.
 	eventually(t, "all reasons are shown", func() bool { return strings.Contains(s.get(t, "/console/attention").body, "(23505)") })
 	s.get(t, "/console/attention").want(t, 200, "<strong>12</strong> Retries are used up", "The outcome is unknown", "(23505)",
-		"Waits for approval", "<bdi>r00</bdi>", "Retry 12 whose retries are used up")
+		"Waits for approval", "<bdi>r00</bdi>", ">Retry all 12<", `class="button primary" href="/console/order/retry?id=r00"`)
 	s.get(t, "/console/attention?hold=attention&reason=retries_exhausted").want(t, 200, "37 calls in 10 minutes", "no answer in time to try 7",
-		"no answer in time to try 5", "ch_7", "The last 3 of <a", ">7 calls<", "In doubt", "Don't: tell the customer", `href="/console/runbook#retries_exhausted"`)
+		"no answer in time to try 6", "!no answer in time to try 5", "ch_7", ">All 7 calls<", "In doubt", "Don't: tell the customer", `href="/console/runbook#retries_exhausted"`)
 	s.sql(t, `SET session_replication_role = replica; UPDATE orders SET status = 'confirming' WHERE order_id = 'r00'; RESET session_replication_role`)
-	s.get(t, "/console/attention").want(t, 200, "Cancel those that can be canceled, of 12 whose retries are used up", "Retry 12 whose")
+	s.get(t, "/console/attention").want(t, 200, "Cancel those of all 12 that can be canceled", ">Retry all 12<")
 	s.get(t, orderPath+"r00").want(t, 200, "because it is being confirmed. It can be refunded once it is completed.", "!/console/order/cancel")
 	assert.NoError(t, assert.Err(s.api.ApproveOrder(t.Context(), "big", client.VerbBody{})))
 	s.get(t, "/console/attention?hold=approval").want(t, 200, "No order waits for this any more")

@@ -1509,7 +1509,10 @@ export interface components {
             attempts: number;
             /** @description Changes that people made, oldest first. Not in lists. */
             changes?: components["schemas"]["DeliveryChange"][];
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When the delivery was created. Its event may be older.
+             */
             createdAt: string;
             /**
              * Format: int64
