@@ -98,7 +98,7 @@ type HeldGroup struct {
 	Hold            string
 	Reason          string // of those held for attention, up to a colon
 	Route, Currency string
-	Trying          bool   // the retry is under way, so that they are not held now
+	Trying          bool // the retry is under way, so that they are not held now
 	Orders          int64
 	Amount          string // of all of them; a decimal with the fraction digits of the currency
 	Oldest          time.Time
