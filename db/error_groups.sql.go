@@ -36,7 +36,7 @@ SELECT g.status::text AS status, coalesce(g.hold, '')::text AS hold, coalesce(g.
   g.currency::text AS currency, g.amount::text AS amount, g.recent,
   coalesce(g.first_at, (SELECT min(t.at) FROM pawl.transitions AS t
     WHERE t.order_no IN (g.oldest, g.newest) AND t.to_status = g.status AND t.actor IS NULL
-      AND t.verb = CASE g.hold WHEN 'attention' THEN 'hold' ELSE g.hold END
+      AND t.verb IN (g.hold, CASE g.hold WHEN 'attention' THEN 'hold' END) -- a claim and the ledger write hold
     OR t.order_no = n.order_no AND t.seq = n.seq), now())::timestamptz AS first_at,
   coalesce(g.last_at, (SELECT t.at FROM pawl.transitions AS t WHERE t.order_no = n.order_no AND t.seq = n.seq), now())::timestamptz AS last_at,
   n.order_id AS example, coalesce(n.failure_detail, n.hold_reason, '')::text AS detail

@@ -225,12 +225,16 @@ func TestErrorGroups(t *testing.T) {
 	t.Parallel()
 	dbtest.SkipIfShort(t)
 	s := troubled(t)
+	s.use(t, `charge: {executor: simulator, url: SIM, retry: {initial: 1ms, cap: 2ms, maxRetries: 1, budget: 0s}}`)
+	s.do(t, engine.Request{OrderID: "ill", Verb: orders.Retry, Actor: "test", ActivePolicy: true})
+	s.until(t, "ill", "attention")
+	held := value[time.Time](t, s.Pool, `SELECT min(t.at) FROM transitions AS t JOIN orders AS o USING (order_no) WHERE o.order_id = 'ill' AND t.verb = 'attention'`)
 	found, err := s.engine.Orders.ErrorGroups(t.Context())
 	assert.Require(t, err == nil && !found.More, found, err)
 	for _, g := range found.Groups {
 		o := s.get(t, g.Example)
 		began := value[time.Time](t, s.Pool, `SELECT at FROM transitions WHERE order_no = $1 AND seq = $2`, o.OrderNo, o.Seq)
-		if g.First.After(g.Last) || !g.Last.Equal(began) && g.Status != fsm.Failed || o.Status != g.Status {
+		if g.First.After(g.Last) || !g.Last.Equal(began) && g.Status != fsm.Failed || o.Status != g.Status || g.Example == "ill" && !g.First.Equal(held) {
 			t.Errorf("%+v; the example is %s", g, brief(o))
 		}
 	}
