@@ -233,7 +233,7 @@ func (s *shop) handle(o released) {
 		s.post("/api/orders/"+o.id+"/"+path, body)
 		eventually(s.t, patience, "its charge operation is done, or was tried", func() bool {
 			return count(s.t, s.database.URL, `SELECT count(*) FROM pawl.charge_operations AS c JOIN pawl.orders AS o USING (order_no)
-				WHERE o.order_id = $1 AND c.state NOT IN ('done', 'failed', 'in_doubt')`, o.id) == 0
+				WHERE o.order_id = $1 AND (c.state NOT IN ('done', 'failed', 'in_doubt') OR c.calling)`, o.id) == 0
 		})
 	}
 	s.until(o.id, o.status, o.hold)
