@@ -60,7 +60,9 @@ func (v *visit) attention() error {
 		if err := v.waiting(p); err != nil {
 			return err
 		}
-		p.Away = away(incidents, p.Orders)
+		if strings.HasPrefix(p.Chosen.try, "retry") {
+			p.Away = away(incidents, p.Orders)
+		}
 	}
 	return v.show("attention", page{Title: "Needs a person", Data: p})
 }
@@ -87,7 +89,7 @@ func chosen(groups []waitingGroup, hold, key string) *waitingGroup {
 func away(incidents []client.Incident, orders []waitingOrder) string {
 	for _, i := range incidents {
 		if i.Kind == client.IncidentKindProviderFailing && slices.ContainsFunc(orders, func(o waitingOrder) bool {
-			return o.Hold == client.OrderHoldAttention && string(fsm.State(o.Status).Step()) == string(i.Step)
+			return o.Hold == client.OrderHoldAttention && string(fsm.State(o.Status).Step()) == string(i.Step) && (i.Route == "" || i.Route == o.Route)
 		}) {
 			return fmt.Sprintf("%s still fails at %s. Wait until it works: then a retry can succeed.", cmp.Or(i.Host, "The provider"), i.Step)
 		}
@@ -164,7 +166,9 @@ func (v *visit) waiting(p *attentionPage) error {
 		p.Next = address("/console/attention", query)
 	}
 	if p.Chosen.Count > 1 && (why.Hold() != fsm.HoldAttention || why.Key != "") { // otherwise it would include orders with other reasons
-		p.ForAll = why.ranked(v.bulkActions(list.Orders))
+		p.ForAll = slices.DeleteFunc(why.ranked(v.bulkActions(list.Orders)), func(a *verb) bool { // one by one, its form says what is undone
+			return a.Name == "step-result" && slices.ContainsFunc(list.Orders, func(o client.Order) bool { return fsm.State(o.Status).Undoing() })
+		})
 	}
 	return nil
 }

@@ -73,6 +73,16 @@ func (v *visit) showBooks() error {
 	return v.show("books", page{Title: "Books", Data: p})
 }
 
+// Itself is the verification of the report; nil: it is not among the newest.
+func (p booksPage) Itself() *client.StoredVerification {
+	for i := range p.Stored {
+		if p.Stored[i].Number == p.Report.Number {
+			return &p.Stored[i]
+		}
+	}
+	return nil
+}
+
 // Sums adds up movements, by currency; nil if there is nothing to add, or some are missing.
 func (p booksPage) Sums(list []client.VerificationMoved) (sums []client.VerificationMoved) {
 	for _, m := range list {

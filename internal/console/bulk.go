@@ -357,10 +357,11 @@ func (a *verb) bulkFields(body client.BulkBody) (all []field) {
 	switch a.Name {
 	case "step-result":
 		outcome := with(outcomeField, string(body.Outcome))
-		outcome.Label, outcome.Help = "What happened to it", "For all these orders, at the provider. If it was refused, they fail."
+		outcome.Label = "What happened to the step; or to its undo, of orders that are being undone"
+		outcome.Help = "For all these orders, at the provider. If a step was refused, its order fails; if an undo was, it needs a person again."
 		all = []field{
 			{Name: "step", Label: "Step", Type: "select", Options: []string{"", "charge", "reserve", "confirm"}, Value: string(body.Step),
-				Required: true, Help: "The step that the orders are at, or undo."},
+				Required: true, Help: "The step that the orders are at, or that is being undone."},
 			outcome, with(codeField, body.Code), with(detailField, body.Detail),
 		}
 	case "retry":

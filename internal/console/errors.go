@@ -194,14 +194,13 @@ func plural(n int64, one, many string) string {
 	return many
 }
 
-// retryHelps reports whether the runbook says to retry the orders of a group. Those with an unknown outcome would be
-// refused.
+// retryHelps reports whether the first thing that the runbook says is to retry the orders of a group.
 func retryHelps(g *client.ErrorGroup) bool {
 	if g.Hold == "" {
 		return true
 	}
 	try := reasonOf(client.OrderHold(g.Hold), g.Code).try
-	return try == "" || strings.Contains(try, "retry")
+	return try == "" || strings.HasPrefix(try, "retry")
 }
 
 // searchOf returns the search for the orders of a group.

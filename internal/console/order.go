@@ -110,6 +110,7 @@ func (p *orderPage) Balance() *balance {
 	}
 	b.Line += count(b.Kept)
 	if p.Steps.Charge.Undone {
+		b.Line = "Charged, or in doubt, " + count(b.Kept)
 		b.less("undone", b.Kept)
 	}
 	b.less("refunded", parsed(p.Refunded))

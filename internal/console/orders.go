@@ -367,7 +367,11 @@ func (p *ordersPage) Range() string {
 // refundedOf says what of a charge is not simply kept; empty: nothing, or it was not asked.
 func refundedOf(o client.Order) string {
 	var parts []string
-	for _, part := range [][2]string{{"authorized", o.Money.Authorized}, {"voided", o.Money.Voided}, {"refunded", o.Money.Refunded},
+	refunded := "refunded"
+	if o.Steps.Charge.Undone {
+		refunded = "undone"
+	}
+	for _, part := range [][2]string{{"authorized", o.Money.Authorized}, {"voided", o.Money.Voided}, {refunded, o.Money.Refunded},
 		{"in dispute", o.Money.Disputed}, {"lost", o.Money.Lost}} {
 		if strings.Trim(part[1], "0.") != "" {
 			parts = append(parts, part[0]+" "+count(part[1]))

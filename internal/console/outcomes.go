@@ -141,7 +141,12 @@ func (p *bulkPage) Becomes(r client.BulkResult) template.HTML {
 
 // away says which providers that the orders of a request need do not answer, if the person may know.
 func (v *visit) away(p *bulkPage) (all []string) {
-	if len(p.Would) == 0 || !v.may("getOverview") || p.Verb.Name == "pause" || p.Verb.Name == "reject" || p.Verb.Name == "refund" {
+	switch {
+	case len(p.Would) == 0 || p.Verb.Name == "pause" || p.Verb.Name == "reject":
+		return nil
+	case p.Verb.Name == "refund":
+		return v.disputed(p.Would)
+	case !v.may("getOverview"):
 		return nil
 	}
 	found, err := v.api.GetOverview(v.r.Context())
@@ -159,6 +164,22 @@ func (v *visit) away(p *bulkPage) (all []string) {
 			until := map[string]string{"cancel": "canceled orders wait until what was done can be undone", "approve": "approved orders wait to be charged"}
 			all = append(all, fmt.Sprintf("The provider of %s has been failing since %s UTC: %s.",
 				i.Step, i.Since.UTC().Format("15:04"), cmp.Or(until[p.Verb.Name], "orders will wait again")))
+		}
+	}
+	return all
+}
+
+// disputed warns before a refund of orders with a dispute that is open or was lost.
+func (v *visit) disputed(would []client.BulkResult) (all []string) {
+	for _, state := range []client.ListOrdersParamsDispute{client.ListOrdersParamsDisputeOpen, client.ListOrdersParamsDisputeLost} {
+		ids, _, err := v.collect(v.r.Context(), client.ListOrdersParams{Dispute: state})
+		if err != nil {
+			return all // the request is possible without
+		}
+		would := slices.DeleteFunc(slices.Clone(would), func(r client.BulkResult) bool { return !slices.Contains(ids, r.OrderID) })
+		if n := int64(len(would)); n > 0 {
+			all = append(all, fmt.Sprintf("%d of them, such as %s, %s a dispute that %s: a refund as well could pay the customer twice.", n,
+				visible(would[0].OrderID), plural(n, "has", "have"), map[client.ListOrdersParamsDispute]string{"open": "is open", "lost": "was lost"}[state]))
 		}
 	}
 	return all

@@ -35,7 +35,7 @@ func parseTemplates() map[string]*template.Template {
 }
 
 var functions = template.FuncMap{
-	"ago": ago,
+	"ago": ago, "past": func(at time.Time) bool { return at.Before(time.Now()) },
 	"due": due,
 	"why": inWords,
 

@@ -139,7 +139,7 @@ func moneyOf(o *client.Order) string {
 	money, charge := count(o.Amount)+" "+o.Currency, o.Steps.Charge
 	switch {
 	case charge.Undone:
-		return "The charge was undone: nothing is kept of it."
+		return "What was charged, or may have been, is undone: nothing is kept."
 	case o.Status == client.StatusRefunding:
 		return money + " was charged, or may have been, and is being given back."
 	case charge.Completed && o.Authorized != "":
