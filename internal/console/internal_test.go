@@ -44,6 +44,7 @@ func TestParseSearch(t *testing.T) {
 		{text: "amount:>=7", filter: filter{AmountFrom: "7"}},
 		{text: "amount:7", filter: filter{AmountFrom: "7", AmountTo: "7"}},
 		{text: "amount:<0", notes: "below 0"},
+		{text: `"`, notes: "is an empty word"},
 		{text: "amount:1e3 amount:-1 amount:1,5 amount:1..x", filter: filter{AmountFrom: "1"}, notes: "a number,a number,a number,a number"},
 		{text: "from:2026-11-01 to:2026-11-03", filter: filter{CreatedFrom: day(1), CreatedTo: day(4)}},
 		{text: "created:yesterday", filter: filter{CreatedFrom: day(21), CreatedTo: day(22)}},

@@ -157,6 +157,9 @@ func parseSearch(text string, now time.Time) *search {
 		s.meant = strings.Join(meant, " ")
 	}
 	s.term = strings.Join(term, " ")
+	if s.term == "" && len(term) > 0 && len(s.filters) == 0 { // it would find all orders
+		s.note("%s is an empty word", text)
+	}
 	if s.filter.HoldReason != "" && s.filter.Hold == "" {
 		s.filter.Hold = client.ListOrdersParamsHold(fsm.HoldAttention)
 	}

@@ -203,7 +203,7 @@ func (r *Reader) readOverview(ctx context.Context, b Backlog, most int32) (v Ove
 		err = r.addReports(ctx, &v)
 	}
 	if err == nil {
-		err = r.followOutages(ctx, v.Ended)
+		v.Ended, err = r.followOutages(ctx, v.Ended)
 	}
 	v.At = b.At
 	return v, Unavailable("list replicas", err)
@@ -326,17 +326,18 @@ func (v *Overview) settleOutages() {
 	slices.SortFunc(v.Ended, func(a, b Outage) int { return b.Until.Compare(a.Until) })
 }
 
-// followOutages counts what became of the orders that waited.
-func (r *Reader) followOutages(ctx context.Context, ended []Outage) error {
+// followOutages counts what became of the orders that waited. An outage of which none has completed is left out: others'
+// calls may succeed while theirs still fail.
+func (r *Reader) followOutages(ctx context.Context, ended []Outage) ([]Outage, error) {
 	for i := range ended {
 		o := &ended[i]
 		row, err := Read(ctx, r, r.query.OrdersByOutcome, o.Orders)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		o.Waited, o.Completed, o.Held, o.Stopped = row.Orders, row.Completed, row.Held, row.Stopped
 	}
-	return nil
+	return slices.DeleteFunc(ended, func(o Outage) bool { return o.Waited > 0 && o.Completed == 0 }), nil
 }
 
 func (r *Reader) countUnfinished(ctx context.Context, v *Overview, counts map[fsm.State]StatusCount, most int32) error {
