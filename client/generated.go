@@ -2688,7 +2688,7 @@ type SearchMatchMatched string
 type SearchResult struct {
 	// Looked Number of orders that were looked inside, newest first. Absent if an order has the term as it is.
 	//
-	// Examples: 20000
+	// Examples: 10000
 	Looked int `json:"looked,omitempty,omitzero"`
 
 	// LookedSince When the oldest of them was created.

@@ -15,7 +15,7 @@ var searchOrdersOperation = failing(huma.Operation{
 	Summary: "Find orders by one term",
 	Description: "Finds the order with this id; then those whose id begins with the term, and those whose customer, provider's reference, " +
 		"or value of a searchable metadata key is the term, newest first. If there are none, it tries the term in lower and in upper case, " +
-		"and then looks inside the newest 20,000 orders: for a term of 3 characters or more as a part of any of these (matched is part), " +
+		"and then looks inside the newest 10,000 orders: for a term of 3 characters or more as a part of any of these (matched is part), " +
 		"whatever the case of letters from A to Z, and as an amount, such as 417, 417.00 or 417,00. nextCursor looks inside older ones. An order is listed once.",
 }, "invalid_parameter", "unavailable", "internal")
 
@@ -31,7 +31,7 @@ type searchResult struct {
 	More    bool          `json:"more" doc:"Other orders match, too. A longer term finds fewer; the filters of listOrders have pages."`
 
 	Keys        []string  `json:"metadataKeys" nullable:"false" doc:"If no order has the term as it is: the metadata keys whose values were searched, as pawl migrate search-keys set them." example:"[\"email\"]"`
-	Looked      int32     `json:"looked,omitempty" doc:"Number of orders that were looked inside, newest first. Absent if an order has the term as it is." example:"20000"`
+	Looked      int32     `json:"looked,omitempty" doc:"Number of orders that were looked inside, newest first. Absent if an order has the term as it is." example:"10000"`
 	LookedSince time.Time `json:"lookedSince,omitzero" doc:"When the oldest of them was created."`
 	NextCursor  string    `json:"nextCursor,omitempty" doc:"Looks inside older orders. Absent if there are none."`
 }

@@ -38,7 +38,7 @@ const (
 )
 
 // looksInside is how many of the newest orders a search looks inside, which takes some 30 ms: no index has parts.
-const looksInside = 20_000
+const looksInside = 10_000
 
 // partLeast is the number of characters of the shortest part that is looked for.
 const partLeast = 3

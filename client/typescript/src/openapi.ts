@@ -685,7 +685,7 @@ export interface paths {
         };
         /**
          * Find orders by one term
-         * @description Finds the order with this id; then those whose id begins with the term, and those whose customer, provider's reference, or value of a searchable metadata key is the term, newest first. If there are none, it tries the term in lower and in upper case, and then looks inside the newest 20,000 orders: for a term of 3 characters or more as a part of any of these (matched is part), whatever the case of letters from A to Z, and as an amount, such as 417, 417.00 or 417,00. nextCursor looks inside older ones. An order is listed once. Needs the role read.
+         * @description Finds the order with this id; then those whose id begins with the term, and those whose customer, provider's reference, or value of a searchable metadata key is the term, newest first. If there are none, it tries the term in lower and in upper case, and then looks inside the newest 10,000 orders: for a term of 3 characters or more as a part of any of these (matched is part), whatever the case of letters from A to Z, and as an amount, such as 417, 417.00 or 417,00. nextCursor looks inside older ones. An order is listed once. Needs the role read.
          */
         get: operations["searchOrders"];
         put?: never;
@@ -3098,7 +3098,7 @@ export interface components {
             /**
              * Format: int32
              * @description Number of orders that were looked inside, newest first. Absent if an order has the term as it is.
-             * @example 20000
+             * @example 10000
              */
             looked?: number;
             /**
