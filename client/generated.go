@@ -2852,6 +2852,9 @@ type StepState struct {
 	// Examples: true
 	Completed bool `json:"completed"`
 
+	// InDoubt With undone: it was never known whether the step took effect.
+	InDoubt bool `json:"inDoubt,omitempty,omitzero"`
+
 	// Reference The provider's name for the charge or the reservation.
 	Reference string `json:"reference,omitempty,omitzero"`
 

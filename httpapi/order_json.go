@@ -156,6 +156,7 @@ type steps struct {
 type stepState struct {
 	Completed bool    `json:"completed" example:"true" doc:"The step has taken effect, which was not undone."`
 	Undone    bool    `json:"undone,omitempty" doc:"The step took effect, or may have, and was undone."`
+	InDoubt   bool    `json:"inDoubt,omitempty" doc:"With undone: it was never known whether the step took effect."`
 	Reference *string `json:"reference,omitempty" maxLength:"255" doc:"The provider's name for the charge or the reservation."`
 }
 
@@ -332,11 +333,11 @@ func stepsOf(o *orders.Order) steps {
 	return steps{
 		Charge: stepState{
 			Completed: o.ChargedAt != nil && o.RefundedAt == nil && !or(o.ChargeInDoubt, false),
-			Undone:    o.RefundedAt != nil, Reference: o.ChargeReference,
+			Undone:    o.RefundedAt != nil, InDoubt: o.RefundedAt != nil && or(o.ChargeInDoubt, false), Reference: o.ChargeReference,
 		},
 		Reserve: stepState{
 			Completed: o.ReservedAt != nil && o.ReleasedAt == nil && !or(o.ReserveInDoubt, false),
-			Undone:    o.ReleasedAt != nil, Reference: o.ReserveReference,
+			Undone:    o.ReleasedAt != nil, InDoubt: o.ReleasedAt != nil && or(o.ReserveInDoubt, false), Reference: o.ReserveReference,
 		},
 		Confirm: stepState{Completed: o.Status == fsm.Completed},
 	}
@@ -503,6 +504,9 @@ func (s stepState) append(b []byte) []byte {
 	b = strconv.AppendBool(append(b, `{"completed":`...), s.Completed)
 	if s.Undone {
 		b = append(b, `,"undone":true`...)
+	}
+	if s.InDoubt {
+		b = append(b, `,"inDoubt":true`...)
 	}
 	b = appendOptional(b, `,"reference":`, s.Reference)
 	return append(b, '}')

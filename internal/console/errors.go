@@ -88,6 +88,7 @@ func (v *visit) groupedErrors(steps []client.ProviderStep) (groups []errorGroup,
 type stepProvider struct {
 	hosts, failure string
 	since          time.Time
+	routes         []string // of a charge
 }
 
 type stepProviders map[client.ErrorGroupStep]stepProvider
@@ -98,15 +99,20 @@ func providersOf(steps []client.ProviderStep) stepProviders {
 	for _, s := range steps {
 		step := client.ErrorGroupStep(s.Step)
 		of, fails := all[step], !s.FailingSince.IsZero()
+		routes := of.routes
+		if !slices.Contains(routes, s.Route) {
+			routes = append(routes, s.Route)
+		}
 		switch {
 		case fails && of.since.IsZero(): // those that work are not what the errors are about
-			of = stepProvider{s.Host, s.Failure, s.FailingSince}
+			of = stepProvider{hosts: s.Host, failure: s.Failure, since: s.FailingSince}
 		case fails == !of.since.IsZero() && s.Host != "" && !slices.Contains(strings.Split(of.hosts, ", "), s.Host):
 			of.hosts = strings.TrimPrefix(of.hosts+", "+s.Host, ", ")
 		}
 		if fails && s.FailingSince.Before(of.since) {
 			of.since = s.FailingSince
 		}
+		of.routes = routes
 		all[step] = of
 	}
 	return all
@@ -117,7 +123,7 @@ func (providers stepProviders) groupOf(g *client.ErrorGroup) errorGroup {
 	by := providers[g.Step]
 	why := reasonOf(client.OrderHold(g.Hold), g.Code)
 	switch {
-	case g.Hold == client.ErrorGroupHoldRetry, g.Hold == client.ErrorGroupHoldAttention && g.Code == "retries_exhausted" && !by.since.IsZero():
+	case g.Hold == client.ErrorGroupHoldRetry, g.Hold == client.ErrorGroupHoldAttention && g.Code == "retries_exhausted" && !by.since.IsZero() && len(by.routes) == 1: // of several, a group does not say which
 		of := errorGroup{Title: by.hosts, Host: by.hosts != "", Code: by.failure, Failing: by.since, Section: "a-provider-is-away"}
 		of.Title = cmp.Or(of.Title, "The provider of "+string(g.Step))
 		of.key = "provider " + of.Title

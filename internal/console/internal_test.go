@@ -353,3 +353,15 @@ func TestHeaderNamesThePerson(t *testing.T) {
 		assert.Contains(t, render(t, "problem", me, problemPage{Problem: &client.Problem{}}), want)
 	}
 }
+
+// TestDoubtIsTold: what was undone in doubt is not called charged, and no provider is blamed for orders of another route.
+func TestDoubtIsTold(t *testing.T) {
+	t.Parallel()
+	o := client.Order{Amount: "8", Currency: "USD", Steps: client.Steps{Charge: client.StepState{Undone: true, InDoubt: true}}}
+	assert.Contains(t, moneyOf(&o), "may have been charged")
+	failing := client.ProviderStep{Step: "charge", Route: "eu", Host: "eu.example", FailingSince: time.Now()}
+	group := client.ErrorGroup{Step: "charge", Hold: client.ErrorGroupHoldAttention, Code: "retries_exhausted"}
+	one := providersOf([]client.ProviderStep{failing}).groupOf(&group)
+	several := providersOf([]client.ProviderStep{failing, {Step: "charge", Route: "us", Host: "us.example"}}).groupOf(&group)
+	assert.Equal(t, one.Title+", "+several.Title, "eu.example, Retries are used up")
+}

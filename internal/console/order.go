@@ -110,7 +110,9 @@ func (p *orderPage) Balance() *balance {
 	}
 	b.Line += count(b.Kept)
 	if p.Steps.Charge.Undone {
-		b.Line = "Charged, or in doubt, " + count(b.Kept)
+		if p.Steps.Charge.InDoubt {
+			b.Line = "Charged, or perhaps not, " + count(b.Kept)
+		}
 		b.less("undone", b.Kept)
 	}
 	b.less("refunded", parsed(p.Refunded))

@@ -138,8 +138,10 @@ func meaningOf(o *client.Order, why reason) string {
 func moneyOf(o *client.Order) string {
 	money, charge := count(o.Amount)+" "+o.Currency, o.Steps.Charge
 	switch {
+	case charge.InDoubt:
+		return "The customer may have been charged, and that was undone: nothing is kept."
 	case charge.Undone:
-		return "What was charged, or may have been, is undone: nothing is kept."
+		return "The charge was undone: nothing is kept of it."
 	case o.Status == client.StatusRefunding:
 		return money + " was charged, or may have been, and is being given back."
 	case charge.Completed && o.Authorized != "":

@@ -3257,6 +3257,8 @@ export interface components {
              * @example true
              */
             completed: boolean;
+            /** @description With undone: it was never known whether the step took effect. */
+            inDoubt?: boolean;
             /** @description The provider's name for the charge or the reservation. */
             reference?: string;
             /** @description The step took effect, or may have, and was undone. */
