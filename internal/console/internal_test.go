@@ -216,7 +216,7 @@ func TestWaits(t *testing.T) {
 			"Paused|token:eve paused it 7 min ago: no address &lt;b&gt;.| At its deadline, in 1 min (" + minute(soon) + "), what was done is undone.|It stays so until somebody resumes it.|8 USD was charged."},
 		{client.Order{Status: "pending", Hold: "approval", ApprovalUntil: soon, ApprovalOnTimeout: "cancel"}, client.Transition{Verb: "approval"}, client.Call{},
 			"Waits for a person to approve it|A rule of the policy asks for that before anything is charged. It has waited since " + minute(past) + " (7 min ago).|If nobody decides, it is canceled in 1 min (" +
-				minute(soon) + ").|Somebody must approve or reject it.|Nothing was charged."},
+				minute(soon) + ").|Somebody with the role approve must approve or reject it.|Nothing was charged."},
 		{client.Order{Status: "confirming", Hold: "attention", HoldReason: "retries_exhausted: 9 calls", InDoubt: true}, client.Transition{Verb: "attention"}, client.Call{Outcome: "retry", Detail: "back on Monday"},
 			"Needs a person: Retries are used up|No try of the confirmation has succeeded, but one without an answer may have been done. It has waited since " + minute(past) +
 				" (7 min ago). The last answer of the provider, 7 min ago: back on Monday.||Somebody must decide: it does not go on by itself.|8 USD was charged."},

@@ -261,10 +261,15 @@ func (q *ofOrder) questions() []field {
 		amount := field{Name: "amount", Label: "Amount in " + q.order.Currency, Type: "decimal", Help: "For a partial refund."}
 		if q.order.Lines != nil {
 			amount.Help = "For a partial refund. With units, it replaces their price."
-			return append(append([]field{all}, q.units("refund")...), amount,
-				field{Name: "restock", Label: "Put the units back into stock", Type: "select", Options: []string{"", "yes"}, Words: map[string]string{"": "No", "yes": "Yes"}})
 		}
-		return []field{all, amount, {Name: "restock", Label: "Units to put back into stock", Type: "number", Help: "Leave it empty to put none back."}}
+		fields := append(append([]field{all}, q.units("refund")...), amount)
+		switch {
+		case q.order.Steps.Reserve.Reference != "": // a warehouse reserved it: no stock here to put it back into
+			return fields
+		case q.order.Lines != nil:
+			return append(fields, field{Name: "restock", Label: "Put the units back into stock", Type: "select", Options: []string{"", "yes"}, Words: map[string]string{"": "No", "yes": "Yes"}})
+		}
+		return append(fields, field{Name: "restock", Label: "Units to put back into stock", Type: "number", Help: "Leave it empty to put none back."})
 	case "capture":
 		left := capturable(q.order).String()
 		amount := field{Name: "amount", Label: "Amount in " + q.order.Currency, Type: "decimal", Help: "Leave it empty to capture all that is left: " + left + "."}

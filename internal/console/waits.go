@@ -58,7 +58,7 @@ func waitsFor(o *client.Order, moves []client.Transition, calls []client.Call) *
 			w.Why = markup("%s paused it %s%s.", held.Actor, ago(held.At), because(held.Reason))
 		}
 	case client.OrderHoldApproval:
-		w.Title, w.Act = "Waits for a person to approve it", "Somebody must approve or reject it."
+		w.Title, w.Act = "Waits for a person to approve it", "Somebody with the role approve must approve or reject it."
 		w.Needs, w.Why = &approval, markup("A rule of the policy asks for that before anything is charged.%s", waited(held.At))
 		if !o.ApprovalUntil.IsZero() {
 			end := map[client.OrderApprovalOnTimeout]string{"approve": "approved", "cancel": "canceled"}[o.ApprovalOnTimeout]
