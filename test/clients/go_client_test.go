@@ -103,7 +103,7 @@ func useRefunds(t *testing.T, api *client.Client) {
 			sum = append(sum, move.Amount)
 		}
 	}
-	must(t, strings.Join(sum, " ") == "1.50 -0.40 -1.10", sum)
+	must(t, strings.Join(sum, " ") == "-1.10 -0.40 1.50", sum)
 	_, err = api.RefundOrder(ctx, "go-broken", client.RefundBody{Amount: new("0.40"), Reason: "more"})
 	must(t, problem(err).Code == client.ProblemCodeRefundTooLarge, err)
 }

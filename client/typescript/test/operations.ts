@@ -72,7 +72,7 @@ for (let i = 0; i < 2; i++) {
 const rest = await pawl.refunds.create("ts-broken", { reason: "broken" }, { header: { "Idempotency-Key": "ts-second" } });
 assert(rest.refunded === "1.50" && rest.status === "completed" && rest.refunds?.[1]?.amount === "1.10" && rest.refunds[1].state === "done");
 const moves = await all(pawl.moneyMovements.list({ to: new Date(Date.now() + 86400000).toISOString() }));
-assert.deepEqual(moves.filter((move) => move.orderId === "ts-broken").map((move) => `${move.kind} ${move.amount}`), ["charge 1.50", "refund -0.40", "refund -1.10"]);
+assert.deepEqual(moves.filter((move) => move.orderId === "ts-broken").map((move) => `${move.kind} ${move.amount}`), ["refund -1.10", "refund -0.40", "charge 1.50"]);
 await refused(pawl.refunds.create("ts-broken", { amount: "1", reason: "more" }), "refund_too_large");
 await assert.rejects(pawl.refunds.create("ts-broken", { amount: undefined, reason: "more" }), TypeError);
 

@@ -72,7 +72,7 @@ func TestElsewhere(t *testing.T) {
 func TestDocumentation(t *testing.T) {
 	t.Parallel()
 	b := program(t, `(http://127[\d.]+:\d+)(/)`, syscall.SIGTERM, "docs", "--listen", "127.0.0.1:0")
-	b.shows("A retry-safe order service")
+	b.shows("Pawl is a retry-safe order service")
 	for _, page := range []string{"/", "/docs/operations.html", "/docs/guarantees.html", "/docs/tutorial.html"} {
 		b.visit(page)
 		b.hasNoBarriers()
