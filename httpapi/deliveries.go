@@ -59,12 +59,9 @@ func (in *listDeliveriesRequest) filter() (webhooks.Filter, error) {
 	case in.Cursor == "":
 		return f, nil
 	}
-	position, ok := openCursor(in.binding(), in.Cursor)
-	var number bool
-	if f.Before, number = parseInteger([]byte(position)); !ok || !number || f.Before <= 0 {
-		return f, errCursor()
-	}
-	return f, nil
+	before, err := openNumber(in.binding(), in.Cursor)
+	f.Before = before
+	return f, err
 }
 
 // binding ties a cursor to the filters it was made with.

@@ -241,6 +241,19 @@ func sealCursor(binding []string, position string) string {
 	return cursorText.EncodeToString(append(cursorSum(binding, position), position...))
 }
 
+// openNumber returns the position of a cursor that is the number of a row; 0 without a cursor. Error: errCursor.
+func openNumber(binding []string, cursor string) (int64, error) {
+	if cursor == "" {
+		return 0, nil
+	}
+	position, ok := openCursor(binding, cursor)
+	number, whole := parseInteger([]byte(position))
+	if !ok || !whole || number <= 0 {
+		return 0, errCursor()
+	}
+	return number, nil
+}
+
 // openCursor returns the position; ok is false if sealCursor did not make the cursor for this binding.
 func openCursor(binding []string, cursor string) (position string, ok bool) {
 	raw, err := cursorText.DecodeString(cursor)

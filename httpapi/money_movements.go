@@ -49,12 +49,8 @@ func (s *server) listMoneyMovements(ctx context.Context, in *listMoneyMovementsR
 	}
 	span, binding := orders.MovementSpan{From: in.From, To: in.To, Currency: in.Currency, Kinds: in.Kind},
 		append([]string{"money-movements", in.From.UTC().String(), in.To.UTC().String(), in.Currency}, in.Kind...)
-	if in.Cursor != "" {
-		position, ok := openCursor(binding, in.Cursor)
-		var number bool
-		if span.Before, number = parseInteger([]byte(position)); !ok || !number || span.Before <= 0 {
-			return page, errCursor()
-		}
+	if span.Before, err = openNumber(binding, in.Cursor); err != nil {
+		return page, err
 	}
 	rows, next, err := s.engine.Orders.MoneyMovements(ctx, span)
 	if next > 0 {

@@ -189,15 +189,12 @@ func (in *listOrdersRequest) filter() (orders.Filter, error) {
 		CreatedFrom: in.CreatedFrom, CreatedTo: in.CreatedTo, Oldest: in.Sort == oldestFirst, Limit: in.Limit,
 		Currency: in.Currency, Charged: in.Charged, Refunded: in.Refunded, Authorized: in.Authorized, Voided: in.Voided, Refund: in.Refund, Dispute: in.Dispute,
 	}
-	if err := in.check(); err != nil || in.Cursor == "" {
+	if err := in.check(); err != nil {
 		return f, err
 	}
-	position, ok := openCursor(in.binding(), in.Cursor)
-	var number bool
-	if f.After, number = parseInteger([]byte(position)); !ok || !number || f.After <= 0 {
-		return f, errCursor()
-	}
-	return f, nil
+	after, err := openNumber(in.binding(), in.Cursor)
+	f.After = after
+	return f, err
 }
 
 // check checks what the document does not express.

@@ -46,13 +46,10 @@ func (s *server) searchOrders(ctx context.Context, in *searchOrdersRequest) (out
 	if !possible(in.Term) {
 		return out, invalidParameter("term", "invalid", "must have 1 to 255 characters, without control characters, or blanks at either end")
 	}
-	binding, before := []string{"search", in.Term}, int64(0)
-	if in.Cursor != "" {
-		position, ok := openCursor(binding, in.Cursor)
-		var number bool
-		if before, number = parseInteger([]byte(position)); !ok || !number || before <= 0 {
-			return out, errCursor()
-		}
+	binding := []string{"search", in.Term}
+	before, err := openNumber(binding, in.Cursor)
+	if err != nil {
+		return out, err
 	}
 	found, err := s.engine.Orders.Search(ctx, in.Term, in.Limit, before)
 	out = searchResult{Matches: each(found.Matches, s.searchMatchOf), More: found.More, Keys: append([]string{}, found.Keys...),

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"html/template"
 	"net/http"
 	"slices"
 	"strings"
@@ -167,22 +166,9 @@ func (v *visit) doInLab() error {
 	return v.redirect("/console/lab")
 }
 
-// showFaults shows what rules can say. Links to other pages become text, because no service serves those.
+// showFaults shows how rules of faults are written.
 func (v *visit) showFaults() error {
-	sections, err := docs.Sections(docs.Simulator, func(to string) string {
-		if strings.HasPrefix(to, "#") {
-			return to
-		}
-		return ""
-	})
-	if err != nil {
-		return err
-	}
-	var text template.HTML
-	for _, section := range sections {
-		text += section.Heading + section.Body
-	}
-	return v.show("runbook", page{Title: "Simulated provider", Data: text})
+	return v.show("runbook", page{Title: "Simulated provider", Data: readManual(docs.Simulator, "/console/lab/faults").whole})
 }
 
 // Is reports whether these are the rules of the fault.

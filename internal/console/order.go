@@ -98,6 +98,24 @@ func (p *orderPage) GoingBack() string {
 	return unlessZero(sum)
 }
 
+// charged is the amount that was charged, or may have been, and what became of it, as the end of a sentence.
+type charged struct{ Amount, Then string }
+
+func (p *orderPage) Charged() charged {
+	amount, charge := count(p.Amount), p.Steps.Charge
+	switch {
+	case charge.InDoubt:
+		return charged{"0 or " + amount, "; undone, so nothing is kept"}
+	case charge.Undone:
+		return charged{amount, ", and undone"}
+	case charge.Completed:
+		return charged{amount, ""}
+	case p.InDoubt:
+		return charged{"0 or " + amount, ": not known yet"}
+	}
+	return charged{"0", ", of " + amount}
+}
+
 // Balance is what was taken for the order, less what went back or was lost, and what is kept, as the books count it; nil:
 // nothing was taken.
 func (p *orderPage) Balance() *balance {

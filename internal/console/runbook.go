@@ -11,23 +11,24 @@ func (v *visit) showRunbook() error {
 	return v.show("runbook", page{Title: "Runbook", Data: runbook.whole})
 }
 
-var runbook = readRunbook()
+var runbook = readManual(docs.Runbook, "/console/runbook")
 
 type manual struct {
 	whole    template.HTML
 	sections map[string]template.HTML // by the anchor of the heading; without the heading
 }
 
-// readRunbook renders the runbook. Links to other pages become text, because the service does not serve those.
-func readRunbook() manual {
-	sections, err := docs.Sections(docs.Runbook, func(to string) string {
+// readManual renders a document that is shown at a path. Links to other pages become text, because the service does not
+// serve those.
+func readManual(document []byte, path string) manual {
+	sections, err := docs.Sections(document, func(to string) string {
 		if strings.HasPrefix(to, "#") {
-			return "/console/runbook" + to
+			return path + to
 		}
 		return ""
 	})
 	if err != nil {
-		panic("console: runbook: " + err.Error()) // it is embedded
+		panic("console: " + path + ": " + err.Error()) // it is embedded
 	}
 	m := manual{sections: map[string]template.HTML{}}
 	for _, section := range sections {

@@ -37,7 +37,7 @@ const (
 	MatchedPart        = "part"          // something of the above has the term inside
 )
 
-// looksInside is how many of the newest orders a search looks inside, which takes some 30 ms: no index has parts.
+// looksInside is how many of the newest orders a search looks inside, which takes some 20 ms: no index has parts.
 const looksInside = 10_000
 
 // partLeast is the number of characters of the shortest part that is looked for.
