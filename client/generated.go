@@ -835,6 +835,8 @@ type BulkResult struct {
 	Refund   Refund `json:"refund,omitempty,omitzero"`
 
 	// Status The status of the order. completed, failed and canceled are final.
+	//
+	// Examples: completed
 	Status Status `json:"status,omitempty,omitzero"`
 }
 
@@ -1358,6 +1360,8 @@ type ErrorGroup struct {
 	Orders int64 `json:"orders"`
 
 	// Status The status of the order. completed, failed and canceled are final.
+	//
+	// Examples: completed
 	Status Status `json:"status"`
 
 	// Step The step that failed or is held.
@@ -1935,7 +1939,7 @@ type Order struct {
 
 	// AllowedActions The verbs that currently apply to the order, or to a refund, capture or void of it.
 	//
-	// Examples: ["cancel"]
+	// Examples: ["refund"]
 	AllowedActions []string `json:"allowedActions"`
 
 	// Amount A decimal number as a string, so that it is not rounded.
@@ -2036,17 +2040,19 @@ type Order struct {
 	ResumesAt time.Time `json:"resumesAt,omitempty,omitzero"`
 
 	// Route Provider that charges the order, by its name in the policy. Absent if the charge has only one.
-	//
-	// Examples: cards
 	Route string `json:"route,omitempty,omitzero"`
 
 	// Seq Raised by every write to the order; also its ETag.
+	//
+	// Examples: 4
 	Seq int `json:"seq"`
 
 	// StartAt The order does not start before this time.
 	StartAt time.Time `json:"startAt,omitempty,omitzero"`
 
 	// Status The status of the order. completed, failed and canceled are final.
+	//
+	// Examples: completed
 	Status Status `json:"status"`
 
 	// StatusSince When it came into its status. Only in lists with count.
@@ -2057,8 +2063,6 @@ type Order struct {
 	StopRequested OrderStopRequested `json:"stopRequested,omitempty,omitzero"`
 
 	// SubmittedBy Who submitted the order: token:NAME or oidc:ISSUER#SUBJECT. Absent if the caller was not identified.
-	//
-	// Examples: token:shop-web
 	SubmittedBy string `json:"submittedBy,omitempty,omitzero"`
 
 	// Voided The part of the authorization that was given up or has ended.
@@ -2612,6 +2616,8 @@ type RequestedOrder struct {
 	State   RequestedOrderState `json:"state"`
 
 	// Status The status of the order. completed, failed and canceled are final.
+	//
+	// Examples: completed
 	Status Status `json:"status"`
 
 	// Verb The last verb that was applied with this requestId.
@@ -2786,6 +2792,8 @@ type SkipBody struct {
 }
 
 // Status The status of the order. completed, failed and canceled are final.
+//
+// Examples: completed
 type Status string
 
 // StatusCount defines model for StatusCount.
@@ -2795,6 +2803,8 @@ type StatusCount struct {
 	Orders int64 `json:"orders"`
 
 	// Status The status of the order. completed, failed and canceled are final.
+	//
+	// Examples: completed
 	Status Status `json:"status"`
 }
 
@@ -2968,6 +2978,8 @@ type Transition struct {
 	Fence int64 `json:"fence"`
 
 	// From The status of the order. completed, failed and canceled are final.
+	//
+	// Examples: completed
 	From Status `json:"from,omitempty,omitzero"`
 
 	// OnBehalfOf On whose behalf, as stated by the actor.
@@ -2981,6 +2993,8 @@ type Transition struct {
 	Seq int `json:"seq"`
 
 	// To The status of the order. completed, failed and canceled are final.
+	//
+	// Examples: completed
 	To Status `json:"to"`
 
 	// Verb The verb, if it was not a step.
@@ -3003,6 +3017,8 @@ type UnfinishedOrder struct {
 	OrderID string `json:"orderId"`
 
 	// Status The status of the order. completed, failed and canceled are final.
+	//
+	// Examples: completed
 	Status Status `json:"status"`
 }
 

@@ -111,6 +111,7 @@ var rules = map[string]rule{
 
 	"GET /{$}":             {class: alwaysOpen},
 	"GET /docs":            {class: alwaysOpen},
+	"GET /docs/{page}":     {class: alwaysOpen},
 	"GET /openapi.yaml":    {class: alwaysOpen},
 	"GET /openapi.json":    {class: alwaysOpen},
 	"GET /problems/{code}": {class: alwaysOpen},

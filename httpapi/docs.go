@@ -44,14 +44,6 @@ func writePage(w http.ResponseWriter, body []byte) {
 // docsOrigin is replaced in the page by the origin of the service, which depends on the request.
 const docsOrigin = "http://localhost:3000"
 
-// docs answers with a page whose commands use the address of the request.
-func docs(body func() []byte) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		origin := template.HTMLEscapeString(originOf(r))
-		writePage(w, bytes.ReplaceAll(body(), []byte(docsOrigin), []byte(origin)))
-	}
-}
-
 // originOf is the URL of the service, as a browser reached it.
 func originOf(r *http.Request) string {
 	if r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https" {
@@ -77,22 +69,63 @@ func (s *server) problemPage(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// docsPage is the OpenAPI document as a page. Its operations are in the order of the routes.
-func (s *server) docsPage() []byte {
-	type shown struct {
-		*huma.Operation
-		Sample  string
-		Samples map[string]string
+// docsPage shows the OpenAPI document: how to begin, the operations of a tag, all problems, or all types. Its commands
+// use the address of the request.
+func (s *server) docsPage(w http.ResponseWriter, r *http.Request) error {
+	page, ok := s.docs()[r.PathValue("page")]
+	if !ok {
+		return newProblem("unknown_route", "")
 	}
+	writePage(w, bytes.ReplaceAll(page, []byte(docsOrigin), []byte(template.HTMLEscapeString(originOf(r)))))
+	return nil
+}
+
+// shown is an operation in the documentation. Its answers come first, then its own problems, and then those of most
+// operations.
+type shown struct {
+	*huma.Operation
+	Sample      string
+	Samples     map[string]string
+	Own, Common []kind // problems
+}
+
+// ofEdge are the statuses that have nothing to do with what an operation does.
+var ofEdge = []int{401, 403, 408, 413, 415, 421, 429}
+
+// docsPages are the pages by their name in the path. Operations are in the order of the routes.
+func (s *server) docsPages() map[string][]byte {
 	page := struct {
 		*huma.OpenAPI
+		Page       string
 		Documented []shown
 		Problems   []kind
 	}{OpenAPI: s.api.OpenAPI(), Problems: kinds}
+	uses := map[problemCode]int{}
 	for _, op := range s.documented {
-		page.Documented = append(page.Documented, shown{op, s.sampleRequest(op), s.sampleAnswers(op)})
+		for _, code := range problemsOf(op) {
+			uses[code]++
+		}
 	}
-	return render("docs", page)
+	for _, op := range s.documented {
+		described := shown{Operation: op, Sample: s.sampleRequest(op), Samples: s.sampleAnswers(op)}
+		for _, code := range problemsOf(op) {
+			if k := *kindOf(code); uses[code] > len(s.documented)/2 || k.Status >= 500 || slices.Contains(ofEdge, k.Status) {
+				described.Common = append(described.Common, k)
+			} else {
+				described.Own = append(described.Own, k)
+			}
+		}
+		slices.SortStableFunc(described.Own, func(a, b kind) int { return a.Status - b.Status })
+		page.Documented = append(page.Documented, described)
+	}
+	pages := map[string][]byte{"": nil, "problems": nil, "types": nil}
+	for _, tag := range page.Tags {
+		pages[tag.Name] = nil
+	}
+	for page.Page = range pages {
+		pages[page.Page] = render("docs", page)
+	}
+	return pages
 }
 
 func render(name string, content any) []byte {

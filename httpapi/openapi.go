@@ -32,6 +32,7 @@ Any request can be repeated if its response was lost: nothing is done twice.
 Errors are application/problem+json (RFC 9457) with a stable code.
 Unknown fields in a body have no effect: the response lists them in ignoredFields. With Prefer: handling=strict they are rejected.
 A field whose name is one letter off the name of an important field is always rejected.
+A verb on an order waits and responds as for processing. If it does not apply, the response is 409 with the verbs that do. With the same requestId it is done once.
 Unknown, empty and repeated query parameters are always rejected. No path redirects.
 Every response has an X-Request-Id: the one of the request, or a new one.`
 
@@ -196,11 +197,15 @@ func withBody(op huma.Operation, codes ...problemCode) huma.Operation {
 	}, codes...)...)
 }
 
+func problemsOf(op *huma.Operation) []problemCode {
+	codes, _ := op.Metadata["problems"].([]problemCode)
+	return codes
+}
+
 // explain lists the problems with each status of an operation: huma only knows the status.
 func explain(op *huma.Operation) {
-	codes, _ := op.Metadata["problems"].([]problemCode)
 	named := map[int][]string{}
-	for _, code := range codes {
+	for _, code := range problemsOf(op) {
 		k := kindOf(code)
 		named[k.Status] = append(named[k.Status], string(code))
 		response := op.Responses[strconv.Itoa(k.Status)]
@@ -268,7 +273,9 @@ func (s *server) publish() {
 	asJSON := sync.OnceValue(func() []byte { return rendered(json.Marshal(document)) })
 	s.handle("GET /openapi.yaml", fixed("application/openapi+yaml", s.document)) // generators of clients
 	s.handle("GET /openapi.json", fixed("application/openapi+json", asJSON))
-	s.handle("GET /docs", docs(sync.OnceValue(s.docsPage))) // people
+	s.docs = sync.OnceValue(s.docsPages)
+	s.handle("GET /docs", s.answered(s.docsPage)) // people
+	s.handle("GET /docs/{page}", s.answered(s.docsPage))
 }
 
 // shareProblems moves the problems of the operations, with their examples, to the components: most operations have the
@@ -280,8 +287,7 @@ func (s *server) shareProblems(document *huma.OpenAPI) {
 		shared := *op
 		shared.Responses = maps.Clone(op.Responses)
 		named := map[int][]problemCode{}
-		codes, _ := op.Metadata["problems"].([]problemCode)
-		for _, code := range codes {
+		for _, code := range problemsOf(op) {
 			named[kindOf(code).Status] = append(named[kindOf(code).Status], code)
 		}
 		for status, codes := range named {
@@ -358,7 +364,7 @@ func named(r huma.Registry, name string, s *huma.Schema) *huma.Schema {
 func (state) Schema(r huma.Registry) *huma.Schema {
 	s := &huma.Schema{
 		Type:        huma.TypeString,
-		Description: "The status of the order. completed, failed and canceled are final.",
+		Description: "The status of the order. completed, failed and canceled are final.", Examples: []any{"completed"},
 	}
 	for _, known := range fsm.States() {
 		s.Enum = append(s.Enum, string(known))

@@ -29,10 +29,10 @@ type order struct {
 	Lines       lineList   `json:"lines,omitempty" doc:"What was ordered, if it was not one item."`
 	Metadata    stringMap  `json:"metadata,omitempty" doc:"As given with the first request."`
 	Generation  int32      `json:"generation" minimum:"0" doc:"Raised by every redrive, and when the charge falls back to its next route."`
-	Seq         int32      `json:"seq" minimum:"1" doc:"Raised by every write to the order; also its ETag."`
+	Seq         int32      `json:"seq" minimum:"1" doc:"Raised by every write to the order; also its ETag." example:"4"`
 	CreatedAt   time.Time  `json:"createdAt"`
 	FinishedAt  *time.Time `json:"finishedAt,omitempty"`
-	SubmittedBy *string    `json:"submittedBy,omitempty" doc:"Who submitted the order: token:NAME or oidc:ISSUER#SUBJECT. Absent if the caller was not identified." example:"token:shop-web"`
+	SubmittedBy *string    `json:"submittedBy,omitempty" doc:"Who submitted the order: token:NAME or oidc:ISSUER#SUBJECT. Absent if the caller was not identified."`
 	*OrderTerms
 	Money          *Money     `json:"money,omitempty" doc:"What was charged and refunded of it. Only in lists that asked for it, and absent if it was never charged."`
 	StatusSince    *time.Time `json:"statusSince,omitempty" doc:"When it came into its status. Only in lists with count."`
@@ -41,7 +41,7 @@ type order struct {
 	ResumesAt      *time.Time `json:"resumesAt,omitempty" doc:"When a held order continues at the latest. Absent if it waits for a person, or for another order with its concurrency key."`
 	StopRequested  *string    `json:"stopRequested,omitempty" enum:"cancel,pause,deadline" doc:"A requested stop of the order."`
 	Failure        *failure   `json:"failure,omitempty" doc:"Why the order failed, or is being undone."`
-	AllowedActions []string   `json:"allowedActions" nullable:"false" doc:"The verbs that currently apply to the order, or to a refund, capture or void of it." example:"[\"cancel\"]"`
+	AllowedActions []string   `json:"allowedActions" nullable:"false" doc:"The verbs that currently apply to the order, or to a refund, capture or void of it." example:"[\"refund\"]"`
 	DryRun         bool       `json:"dryRun,omitempty" doc:"True for a dry run: nothing was done. The order is as the verb would leave it; its seq is the current one."`
 	Forgotten      bool       `json:"forgotten,omitempty" doc:"True if the order ended longer ago than orders are kept. What was bought is then as in this request, which is the same as the first one; fields that are not kept are absent."`
 	IgnoredFields  []string   `json:"ignoredFields,omitempty" nullable:"false" doc:"Fields of the request that had no effect: unknown ones, and metadata if the stored metadata differs."`
@@ -51,7 +51,7 @@ type order struct {
 // and huma ignore embedded pointers to unexported types.
 type OrderTerms struct {
 	Policy        *int32     `json:"policy,omitempty" minimum:"1" doc:"Policy version that the order started with. Absent if every step runs in the database."`
-	Route         *string    `json:"route,omitempty" doc:"Provider that charges the order, by its name in the policy. Absent if the charge has only one." example:"cards"`
+	Route         *string    `json:"route,omitempty" doc:"Provider that charges the order, by its name in the policy. Absent if the charge has only one."`
 	CustomerID    *string    `json:"customerId,omitempty" maxLength:"255" doc:"As given with the first request."`
 	StartAt       *time.Time `json:"startAt,omitempty" doc:"The order does not start before this time."`
 	CompleteBy    *time.Time `json:"completeBy,omitempty" doc:"The deadline: an order that is not completed by then is undone."`

@@ -32,16 +32,14 @@ var processOperation = withBody(huma.Operation{
 	OperationID: "processOrder", Method: http.MethodPost, Path: processPath, Tags: []string{"orders"},
 	Summary: "Process an order",
 	Description: "Charges, reserves and confirms the order, each exactly once, and responds when it is final. " +
+		"A failed order is a normal response: 200 with status failed. An order that is not final in time gets 202 and continues without the caller.\n\n" +
 		"An existing order is not started again: with the same input, the response is its current state, and an unfinished order continues; " +
 		"with a different amount, item, quantity, line, currency, customerId, paymentMethod, startAt, completeBy, reservationTtl or concurrencyKey it is a conflict. Omitted fields match what is stored. " +
 		"Metadata never conflicts: the stored metadata is kept, and ignoredFields names metadata if it differs. " +
-		"A field whose name is one letter off one of these is rejected. " +
-		"A failed order is a normal response: 200 with status failed. " +
-		"An order that is not final in time gets 202 and continues without the caller. " +
+		"If the order ended so long ago that it was forgotten, the response has forgotten: true, its final status, and what the same request says.\n\n" +
 		"The 202 is sent at once if the order waits for a person, for a time after the limit, or for the customer to act, " +
 		"and if too many of your requests are waiting; a provider's callback is waited for. " +
-		"An Idempotency-Key cannot be used for a different request for 30 days; the same request gets the current state. " +
-		"If the order ended so long ago that it was forgotten, the response has forgotten: true, its final status, and what the same request says. " +
+		"An Idempotency-Key cannot be used for a different request for 30 days; the same request gets the current state.\n\n" +
 		"With Content-Type: application/x-ndjson, each line of the body is an order, of up to 65536 bytes. The response has a line for each, in the order in which they end, while the request is still being sent. " +
 		"A line that is rejected does not affect the others. Prefer applies to each line; there must be no Idempotency-Key. " +
 		"A caller has up to 512 lines in progress, 16 while single orders come, and is not read from while it does not read. " +

@@ -57,7 +57,7 @@ const metricsPattern = "GET /metrics"
 // everywhere are the routes of both addresses: for health checks, documentation and signing in.
 var everywhere = []string{
 	"GET /health", "GET /livez", "GET /api/me", "GET /problems/{code}", "GET /{$}", "/",
-	"GET /login", "GET /login/{link}", "POST /login/{link}", "POST /logout", "GET /docs", "GET /openapi.yaml", "GET /openapi.json",
+	"GET /login", "GET /login/{link}", "POST /login/{link}", "POST /logout", "GET /docs", "GET /docs/{page}", "GET /openapi.yaml", "GET /openapi.json",
 }
 
 // answered turns errors into problems.

@@ -75,8 +75,9 @@ type Config struct {
 }
 
 type server struct {
-	Config                    // with defaults
-	document    func() []byte // OpenAPI, in YAML
+	Config                               // with defaults
+	document    func() []byte            // OpenAPI, in YAML
+	docs        func() map[string][]byte // its pages
 	engine      *engine.Engine
 	clock       func() time.Time // of the database
 	currency    iso4217.Currency

@@ -28,9 +28,7 @@ func verbPath(verb orders.Verb) string {
 func verbOperation(verb orders.Verb, summary, description string) huma.Operation {
 	return withBody(huma.Operation{
 		OperationID: operationOf(verb), Method: http.MethodPost, Path: verbPath(verb), Tags: []string{"orders"},
-		Summary: summary,
-		Description: description + " Waits and responds as for processing. If the verb does not apply, the response is 409 with the verbs that do. " +
-			"A repeated request with the same requestId has no further effect.",
+		Summary: summary, Description: description,
 	}, "not_found", "order_forgotten", "not_applicable", "refund_too_large", "capture_too_large", "capture_open", "no_capture_url", "restock_too_large",
 		"no_refund_url", "no_charge_operation", "confirm_in_doubt", "outcome_unknown", "still_undoing", "policy_switch_refused", "busy", "already_answered",
 		"no_late_undo", "not_called", "other_step", "customer_erased",
@@ -246,8 +244,7 @@ func dryRun(r *http.Request) (bool, error) {
 
 var refundOperation = verbOperation(orders.Refund, "Refund a completed order",
 	"Refunds a part of the charge, or all that is left of it, through the provider that charged it. The status stays completed; "+
-		"refunded and refunds report what was refunded. Unknown fields are rejected. "+
-		"The response is 200 once the refund has succeeded or failed, and 202 while it is open; Pawl continues it.")
+		"refunded and refunds report what was refunded. Unknown fields are rejected.")
 
 type refundBody struct {
 	Amount    amountInput `json:"amount,omitempty" doc:"How much; more than 0. Defaults to all that is left." example:"12.50"`
@@ -274,12 +271,10 @@ func (refundBody) tell(*engine.Request) {}
 var captureOperation = verbOperation(orders.Capture, "Capture a part of an authorization",
 	"Takes a part of what the charge of a completed order authorized, or all that is left of it, through the provider that "+
 		"authorized it. It can be requested as often as goods leave. With final, the rest is voided; without it, a provider that "+
-		"allows only one capture refuses one that leaves something. captured and captures report what was captured. Unknown fields are rejected. "+
-		"The response is 200 once the capture has succeeded or failed, and 202 while it is open; Pawl continues it.")
+		"allows only one capture refuses one that leaves something. captured and captures report what was captured. Unknown fields are rejected.")
 
 var voidOperation = verbOperation(orders.Void, "Void the rest of an authorization",
-	"Gives up what is not captured of the charge of a completed order. voided and voids report what was voided. Unknown fields are rejected. "+
-		"The response is 200 once the void has succeeded or failed, and 202 while it is open; Pawl continues it.")
+	"Gives up what is not captured of the charge of a completed order. voided and voids report what was voided. Unknown fields are rejected.")
 
 type captureBody struct {
 	Amount    amountInput `json:"amount,omitempty" doc:"How much; more than 0. Defaults to all that is left." example:"12.50"`

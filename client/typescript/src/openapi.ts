@@ -263,7 +263,13 @@ export interface paths {
         put?: never;
         /**
          * Process an order
-         * @description Charges, reserves and confirms the order, each exactly once, and responds when it is final. An existing order is not started again: with the same input, the response is its current state, and an unfinished order continues; with a different amount, item, quantity, line, currency, customerId, paymentMethod, startAt, completeBy, reservationTtl or concurrencyKey it is a conflict. Omitted fields match what is stored. Metadata never conflicts: the stored metadata is kept, and ignoredFields names metadata if it differs. A field whose name is one letter off one of these is rejected. A failed order is a normal response: 200 with status failed. An order that is not final in time gets 202 and continues without the caller. The 202 is sent at once if the order waits for a person, for a time after the limit, or for the customer to act, and if too many of your requests are waiting; a provider's callback is waited for. An Idempotency-Key cannot be used for a different request for 30 days; the same request gets the current state. If the order ended so long ago that it was forgotten, the response has forgotten: true, its final status, and what the same request says. With Content-Type: application/x-ndjson, each line of the body is an order, of up to 65536 bytes. The response has a line for each, in the order in which they end, while the request is still being sent. A line that is rejected does not affect the others. Prefer applies to each line; there must be no Idempotency-Key. A caller has up to 512 lines in progress, 16 while single orders come, and is not read from while it does not read. A response that ends early, or without a line for each order, was cut off: send the orders without a line again. Needs the role submit.
+         * @description Charges, reserves and confirms the order, each exactly once, and responds when it is final. A failed order is a normal response: 200 with status failed. An order that is not final in time gets 202 and continues without the caller.
+         *
+         *     An existing order is not started again: with the same input, the response is its current state, and an unfinished order continues; with a different amount, item, quantity, line, currency, customerId, paymentMethod, startAt, completeBy, reservationTtl or concurrencyKey it is a conflict. Omitted fields match what is stored. Metadata never conflicts: the stored metadata is kept, and ignoredFields names metadata if it differs. If the order ended so long ago that it was forgotten, the response has forgotten: true, its final status, and what the same request says.
+         *
+         *     The 202 is sent at once if the order waits for a person, for a time after the limit, or for the customer to act, and if too many of your requests are waiting; a provider's callback is waited for. An Idempotency-Key cannot be used for a different request for 30 days; the same request gets the current state.
+         *
+         *     With Content-Type: application/x-ndjson, each line of the body is an order, of up to 65536 bytes. The response has a line for each, in the order in which they end, while the request is still being sent. A line that is rejected does not affect the others. Prefer applies to each line; there must be no Idempotency-Key. A caller has up to 512 lines in progress, 16 while single orders come, and is not read from while it does not read. A response that ends early, or without a line for each order, was cut off: send the orders without a line again. Needs the role submit.
          */
         post: operations["processOrder"];
         delete?: never;
@@ -303,7 +309,7 @@ export interface paths {
         put?: never;
         /**
          * Approve an order
-         * @description Starts an order that its policy holds for approval. Waits and responds as for processing. If the verb does not apply, the response is 409 with the verbs that do. A repeated request with the same requestId has no further effect. Needs the role approve.
+         * @description Starts an order that its policy holds for approval. Needs the role approve.
          */
         post: operations["approveOrder"];
         delete?: never;
@@ -343,7 +349,7 @@ export interface paths {
         put?: never;
         /**
          * Cancel an order
-         * @description Stops the order: the result of the current step is recorded, then everything done is undone, and the order ends canceled. If it is already being canceled, the request waits for that. A confirmation that may have been performed cannot be stopped. Waits and responds as for processing. If the verb does not apply, the response is 409 with the verbs that do. A repeated request with the same requestId has no further effect. Needs the role operate.
+         * @description Stops the order: the result of the current step is recorded, then everything done is undone, and the order ends canceled. If it is already being canceled, the request waits for that. A confirmation that may have been performed cannot be stopped. Needs the role operate.
          */
         post: operations["cancelOrder"];
         delete?: never;
@@ -363,7 +369,7 @@ export interface paths {
         put?: never;
         /**
          * Capture a part of an authorization
-         * @description Takes a part of what the charge of a completed order authorized, or all that is left of it, through the provider that authorized it. It can be requested as often as goods leave. With final, the rest is voided; without it, a provider that allows only one capture refuses one that leaves something. captured and captures report what was captured. Unknown fields are rejected. The response is 200 once the capture has succeeded or failed, and 202 while it is open; Pawl continues it. Waits and responds as for processing. If the verb does not apply, the response is 409 with the verbs that do. A repeated request with the same requestId has no further effect. Needs the role operate.
+         * @description Takes a part of what the charge of a completed order authorized, or all that is left of it, through the provider that authorized it. It can be requested as often as goods leave. With final, the rest is voided; without it, a provider that allows only one capture refuses one that leaves something. captured and captures report what was captured. Unknown fields are rejected. Needs the role operate.
          */
         post: operations["captureOrder"];
         delete?: never;
@@ -423,7 +429,7 @@ export interface paths {
         put?: never;
         /**
          * Pause an order
-         * @description The current step is finished and recorded; then the order waits until it is resumed. Deadlines still apply. Waits and responds as for processing. If the verb does not apply, the response is 409 with the verbs that do. A repeated request with the same requestId has no further effect. Needs the role operate.
+         * @description The current step is finished and recorded; then the order waits until it is resumed. Deadlines still apply. Needs the role operate.
          */
         post: operations["pauseOrder"];
         delete?: never;
@@ -443,7 +449,7 @@ export interface paths {
         put?: never;
         /**
          * Refund a completed order
-         * @description Refunds a part of the charge, or all that is left of it, through the provider that charged it. The status stays completed; refunded and refunds report what was refunded. Unknown fields are rejected. The response is 200 once the refund has succeeded or failed, and 202 while it is open; Pawl continues it. Waits and responds as for processing. If the verb does not apply, the response is 409 with the verbs that do. A repeated request with the same requestId has no further effect. Needs the role operate.
+         * @description Refunds a part of the charge, or all that is left of it, through the provider that charged it. The status stays completed; refunded and refunds report what was refunded. Unknown fields are rejected. Needs the role operate.
          */
         post: operations["refundOrder"];
         delete?: never;
@@ -463,7 +469,7 @@ export interface paths {
         put?: never;
         /**
          * Reject an order
-         * @description Cancels an order that its policy holds for approval. Its failure code is rejected. Waits and responds as for processing. If the verb does not apply, the response is 409 with the verbs that do. A repeated request with the same requestId has no further effect. Needs the role approve.
+         * @description Cancels an order that its policy holds for approval. Its failure code is rejected. Needs the role approve.
          */
         post: operations["rejectOrder"];
         delete?: never;
@@ -483,7 +489,7 @@ export interface paths {
         put?: never;
         /**
          * Resume a paused order
-         * @description The order continues where it was. If it was waiting for a time, an approval or a concurrency permit, it waits for it again. Waits and responds as for processing. If the verb does not apply, the response is 409 with the verbs that do. A repeated request with the same requestId has no further effect. Needs the role operate.
+         * @description The order continues where it was. If it was waiting for a time, an approval or a concurrency permit, it waits for it again. Needs the role operate.
          */
         post: operations["resumeOrder"];
         delete?: never;
@@ -503,7 +509,7 @@ export interface paths {
         put?: never;
         /**
          * Retry a held or failed order
-         * @description Retries the step of a held order at once, with all its attempts available again. If the order waits for a callback, the provider is asked at once. A failed order that is fully undone starts again as its next generation, with another payment method if one is given. If it was retried before, the request must say which retry is meant: by the generation that failed, by If-Match or by a requestId. Waits and responds as for processing. If the verb does not apply, the response is 409 with the verbs that do. A repeated request with the same requestId has no further effect. Needs the role operate.
+         * @description Retries the step of a held order at once, with all its attempts available again. If the order waits for a callback, the provider is asked at once. A failed order that is fully undone starts again as its next generation, with another payment method if one is given. If it was retried before, the request must say which retry is meant: by the generation that failed, by If-Match or by a requestId. Needs the role operate.
          */
         post: operations["retryOrder"];
         delete?: never;
@@ -523,7 +529,7 @@ export interface paths {
         put?: never;
         /**
          * Report the outcome of a step
-         * @description Settles a step whose outcome is unknown, or that waits for a callback or a retry, after a person has looked at the provider. The order continues as if the provider had reported it. While the step is in progress, the response is 409. With the number of a refund, capture or void, it settles that; not_done sends it again. With a generation, it closes the open undo of a late effect that was undone by hand; the order itself does not change, and may have ended. Waits and responds as for processing. If the verb does not apply, the response is 409 with the verbs that do. A repeated request with the same requestId has no further effect. Needs the role settle.
+         * @description Settles a step whose outcome is unknown, or that waits for a callback or a retry, after a person has looked at the provider. The order continues as if the provider had reported it. While the step is in progress, the response is 409. With the number of a refund, capture or void, it settles that; not_done sends it again. With a generation, it closes the open undo of a late effect that was undone by hand; the order itself does not change, and may have ended. Needs the role settle.
          */
         post: operations["settleStepOfOrder"];
         delete?: never;
@@ -563,7 +569,7 @@ export interface paths {
         put?: never;
         /**
          * Void the rest of an authorization
-         * @description Gives up what is not captured of the charge of a completed order. voided and voids report what was voided. Unknown fields are rejected. The response is 200 once the void has succeeded or failed, and 202 while it is open; Pawl continues it. Waits and responds as for processing. If the verb does not apply, the response is 409 with the verbs that do. A repeated request with the same requestId has no further effect. Needs the role operate.
+         * @description Gives up what is not captured of the charge of a completed order. voided and voids report what was voided. Unknown fields are rejected. Needs the role operate.
          */
         post: operations["voidOrder"];
         delete?: never;
@@ -2353,7 +2359,7 @@ export interface components {
             /**
              * @description The verbs that currently apply to the order, or to a refund, capture or void of it.
              * @example [
-             *       "cancel"
+             *       "refund"
              *     ]
              */
             allowedActions: string[];
@@ -2469,14 +2475,12 @@ export interface components {
              * @description When a held order continues at the latest. Absent if it waits for a person, or for another order with its concurrency key.
              */
             resumesAt?: string;
-            /**
-             * @description Provider that charges the order, by its name in the policy. Absent if the charge has only one.
-             * @example cards
-             */
+            /** @description Provider that charges the order, by its name in the policy. Absent if the charge has only one. */
             route?: string;
             /**
              * Format: int32
              * @description Raised by every write to the order; also its ETag.
+             * @example 4
              */
             seq: number;
             /**
@@ -2497,10 +2501,7 @@ export interface components {
              * @enum {string}
              */
             stopRequested?: "cancel" | "pause" | "deadline";
-            /**
-             * @description Who submitted the order: token:NAME or oidc:ISSUER#SUBJECT. Absent if the caller was not identified.
-             * @example token:shop-web
-             */
+            /** @description Who submitted the order: token:NAME or oidc:ISSUER#SUBJECT. Absent if the caller was not identified. */
             submittedBy?: string;
             /** @description The part of the authorization that was given up or has ended. */
             voided?: string;
@@ -3192,6 +3193,7 @@ export interface components {
         };
         /**
          * @description The status of the order. completed, failed and canceled are final.
+         * @example completed
          * @enum {string}
          */
         Status: "pending" | "charging" | "reserving" | "confirming" | "completed" | "releasing" | "refunding" | "failed" | "canceled";

@@ -66,7 +66,7 @@ func (c *remoteConsole) serve(ctx context.Context, out io.Writer) error {
 	mux.Handle("/console", pages)
 	mux.Handle("/console/", pages)
 	mux.Handle("GET /{$}", http.RedirectHandler("/console", http.StatusSeeOther))
-	for _, path := range []string{"GET /docs", "GET /problems/{code}"} { // linked by pages
+	for _, path := range []string{"GET /docs", "GET /docs/{page}", "GET /problems/{code}"} { // linked by pages
 		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, c.url+r.URL.EscapedPath(), http.StatusSeeOther)
 		})
