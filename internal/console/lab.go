@@ -56,6 +56,8 @@ type LabState struct {
 	Rules    []string   // of the provider now
 	ByHand   bool       // no faults by themselves
 	Stalled  string     // why no order ends, and what to press; empty: they end
+	Verdict  string     // at the end, if the books balance
+	Wrong    string     // at the end, if they don't
 	Books    LabBooks
 	Proof    LabProof
 }
@@ -85,9 +87,13 @@ type LabBooks struct {
 
 	Repeated int    // requests to the provider, with the key of an earlier one
 	Found    int    // answers that were lost, and found by asking the provider
+	FoundOf  string // the order of the last one
 	Twice    int    // effects at the provider
 	Wrong    string // why the books can't be read
 }
+
+// Ended is the number of orders that have ended.
+func (b LabBooks) Ended() int64 { return b.Completed + b.Failed }
 
 // AddUp reports whether every completed order is charged at the provider, and each other charge can be of an order that
 // is under way.
@@ -122,6 +128,7 @@ func (c *console) inLab(serve func(*visit) error) http.HandlerFunc {
 
 type labPage struct {
 	LabState
+	Over    bool   // the demonstration has ended
 	Refused string // why the action failed
 	Own     field  // for rules
 }
@@ -130,7 +137,7 @@ func (v *visit) showLab() error { return v.showLabWith(nil, "") }
 
 func (v *visit) showLabWith(refused error, typed string) error {
 	state := v.console.Lab.State(v.r.Context())
-	p := labPage{LabState: state, Own: field{
+	p := labPage{LabState: state, Over: state.Verdict != "" || state.Wrong != "", Own: field{
 		Name: "rules", Label: "Or your own rules, one per line", Type: "textarea", Value: cmp.Or(typed, strings.Join(state.Rules, "\n")),
 		Help: "Such as timeout-after@charge,fraction=0.5 or decline:stolen_card@charge,item=teapot.",
 	}}
@@ -144,7 +151,9 @@ func (v *visit) showLabWith(refused error, typed string) error {
 	if refused != nil { // no reloads, which would remove the error and the typed rules
 		return v.showAs(http.StatusConflict, "lab", page{Title: "Lab", Data: p})
 	}
-	v.live = "/console/lab/live"
+	if !p.Over {
+		v.live = "/console/lab/live"
+	}
 	return v.show("lab", page{Title: "Lab", Data: p})
 }
 

@@ -51,12 +51,12 @@ func Run(ctx context.Context, opt Options) (err error) {
 	ctx, s.stop = context.WithCancel(ctx)
 	defer s.stop()
 	defer func() { err = errors.Join(err, s.close()) }()
-	for _, part := range []func(context.Context) error{s.openFolder, s.start, s.openConsole, s.play, s.closeConsole} {
+	for _, part := range []func(context.Context) error{s.openFolder, s.start, s.openConsole, s.play, s.conclude} {
 		if err := part(ctx); err != nil {
 			return err
 		}
 	}
-	return s.balance()
+	return nil
 }
 
 type stage struct {
@@ -86,6 +86,7 @@ type stage struct {
 	ended    int64     // orders, when the lab last looked
 	endedAt  time.Time // when there were fewer
 	lookedAt time.Time
+	last     *console.LabState // with the verdict; nil: the demonstration goes on
 
 	proveNext  time.Time
 	proofs     context.Context
@@ -242,56 +243,69 @@ func (s *stage) draw() {
 	s.table.draw()
 }
 
-// balance compares the books of both sides and prints the totals.
-func (s *stage) balance() error {
+// lastLook is how long an open lab has to load the end: longer than it takes until it loads again.
+const lastLook = 3 * time.Second
+
+// conclude balances the books, and shows the verdict in the terminal and in an open lab.
+func (s *stage) conclude(ctx context.Context) (err error) {
+	s.mu.Lock()
+	watched := time.Since(s.lookedAt) < stallAfter
+	s.mu.Unlock()
+	last := s.look(context.WithoutCancel(ctx))
+	if last.Verdict, err = s.balance(); err != nil {
+		last.Wrong = err.Error()
+	}
+	s.mu.Lock()
+	s.last = &last
+	s.mu.Unlock()
+	if watched {
+		time.Sleep(lastLook)
+	}
+	return err
+}
+
+// balance compares the books of both sides and prints the totals. It returns the verdict.
+func (s *stage) balance() (verdict string, err error) {
 	fmt.Fprintln(s.Out, "\npawl verify compares the books of the service with those of the provider:")
 	complaint, holds, err := s.verify(context.Background(), s.Out)
 	if err != nil {
-		return err
+		return "", err
 	}
 	if !holds {
-		return fmt.Errorf("pawl verify: %s", complaint)
+		return "", fmt.Errorf("pawl verify: %s", complaint)
 	}
 	s.provider.end()
 	_, summary, _ := strings.Cut(s.provider.out.String(), "\n") // the first line is its address
 	fmt.Fprintf(s.Out, "\nthe provider's own count:\n%s\n", strings.TrimPrefix(summary, "\n"))
 	if !s.provider.cmd.ProcessState.Success() {
-		return errors.New("the provider did something twice")
+		return "", errors.New("the provider did something twice")
 	}
 	c := s.tally.look(false)
 	waiting := ""
 	if lost := c.sent - c.completed - c.failed; lost > 0 && s.byHand.Load() {
 		waiting = fmt.Sprintf(", %d are waiting for a person", lost)
 	} else if lost > 0 {
-		return fmt.Errorf("%d of %d orders have not ended", lost, c.sent)
+		return "", fmt.Errorf("%d of %d orders have not ended", lost, c.sent)
 	}
-	fmt.Fprintf(s.Out, "%d orders through %d faults: %d completed, %d failed and were undone%s. None was lost or charged twice.\n",
+	verdict = fmt.Sprintf("%d orders through %d faults: %d completed, %d failed and were undone%s. None was lost or charged twice.",
 		c.sent, s.struck, c.completed, c.failed, waiting)
-	fmt.Fprintln(s.Out, "The books balance, on both sides.")
+	fmt.Fprintf(s.Out, "%s\nThe books balance, on both sides.\n", verdict)
 	if s.temporary == "" {
 		fmt.Fprintf(s.Out, "The data is kept: pawl verify --data-dir %s\n", s.Dir)
 	}
-	return nil
+	return verdict, nil
 }
 
-// closeConsole ends the console. It can be called twice.
-func (s *stage) closeConsole(context.Context) (err error) {
+// close ends the console and all processes, the database last, and removes the folder.
+func (s *stage) close() (err error) {
 	if s.front != nil {
 		err = s.front.Close()
-		s.front = nil
 	}
 	if s.pool != nil {
 		s.stopProofs()
 		s.provers.Wait()
 		s.pool.Close()
-		s.pool = nil
 	}
-	return err
-}
-
-// close ends all processes, the database last, and removes the folder.
-func (s *stage) close() (err error) {
-	err = s.closeConsole(context.Background())
 	for _, p := range []*process{s.replicas[0].process, s.replicas[1].process, s.provider} {
 		if p != nil {
 			p.end()

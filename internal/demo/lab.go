@@ -125,6 +125,12 @@ func (s *stage) mend() {
 }
 
 func (s *stage) look(ctx context.Context) console.LabState {
+	s.mu.Lock()
+	last := s.last
+	s.mu.Unlock()
+	if last != nil {
+		return *last
+	}
 	state := console.LabState{
 		Replicas: s.states(), Faults: labFaults, ByHand: s.byHand.Load(), Books: s.readBooks(ctx), Proof: s.lastProof(),
 	}
@@ -132,7 +138,7 @@ func (s *stage) look(ctx context.Context) console.LabState {
 	defer s.mu.Unlock()
 	state.Rules = s.rules
 	now := time.Now()
-	if ended := state.Books.Completed + state.Books.Failed; ended != s.ended || now.Sub(s.lookedAt) > stallAfter {
+	if ended := state.Books.Ended(); ended != s.ended || now.Sub(s.lookedAt) > stallAfter {
 		s.ended, s.endedAt = ended, now
 	}
 	s.lookedAt = now
@@ -279,7 +285,7 @@ func (s *stage) readBooks(ctx context.Context) console.LabBooks {
 	return console.LabBooks{
 		Completed: ours.Completed, Failed: ours.Failed, UnderWay: all.Orders - ours.Completed - ours.Failed, Orders: all.Orders, Late: all.Late,
 		Charges: ours.Charges, ChargesThere: charged, Currency: currency, Kept: ours.Kept, KeptThere: kept,
-		Repeated: theirs.Repeated, Found: theirs.AnswersFound, Twice: theirs.DoubleLive + theirs.Overlaps + theirs.RepeatedEffects,
+		Repeated: theirs.Repeated, Found: theirs.AnswersFound, FoundOf: theirs.FoundOf, Twice: theirs.DoubleLive + theirs.Overlaps + theirs.RepeatedEffects,
 	}
 }
 

@@ -237,11 +237,12 @@ type Summary struct {
 	RepeatedEffects int `json:"repeatedEffects"` // keys under which the effect happened more than once
 
 	// Since the start:
-	Requests             int `json:"requests"`
-	Repeated             int `json:"repeated"`             // requests with a key that was requested before
-	AnswersFound         int `json:"answersFound"`         // look-ups that were told what had become of a request
-	DuplicatesSuppressed int `json:"duplicatesSuppressed"` // requests with a key that was in progress, or answered before
-	RefusedAfterUndo     int `json:"refusedAfterUndo"`     // dos whose key was already undone
+	Requests             int    `json:"requests"`
+	Repeated             int    `json:"repeated"`             // requests with a key that was requested before
+	AnswersFound         int    `json:"answersFound"`         // look-ups that were told what had become of a request
+	FoundOf              string `json:"foundOf,omitempty"`    // the order of the last one
+	DuplicatesSuppressed int    `json:"duplicatesSuppressed"` // requests with a key that was in progress, or answered before
+	RefusedAfterUndo     int    `json:"refusedAfterUndo"`     // dos whose key was already undone
 }
 
 // Tally counts the keys of a step by their state, and the effects under them.
@@ -271,7 +272,7 @@ func (s *Simulator) Summary() Summary {
 	defer s.mu.Unlock()
 	sum := Summary{
 		Steps: map[string]Tally{}, Overlaps: s.state.overlaps, Requests: s.counts.requests,
-		Repeated: s.counts.repeated, AnswersFound: s.counts.answersFound,
+		Repeated: s.counts.repeated, AnswersFound: s.counts.answersFound, FoundOf: s.counts.foundOf,
 		DuplicatesSuppressed: s.counts.suppressed, RefusedAfterUndo: s.counts.refusedAfterUndo,
 	}
 	for step := range prefixes {

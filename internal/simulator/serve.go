@@ -139,6 +139,7 @@ func (s *Simulator) lookup(key string) reply {
 	}
 	if found.State != "unseen" && found.State != "in_progress" {
 		s.counts.answersFound++
+		s.counts.foundOf = s.state.keys[key].OrderID
 	}
 	return ok(found)
 }

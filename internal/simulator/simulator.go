@@ -62,7 +62,11 @@ type Simulator struct {
 	counts   counts
 }
 
-type counts struct{ requests, repeated, suppressed, refusedAfterUndo, answersFound int }
+type counts struct {
+	requests, repeated, suppressed, refusedAfterUndo, answersFound int
+
+	foundOf string // the order of the last answer that was found
+}
 
 // New returns a simulator that keeps everything in memory and has no faults.
 func New() *Simulator {

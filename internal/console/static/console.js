@@ -36,9 +36,12 @@ const editing = () => main.contains(document.activeElement) && document.activeEl
   || [...main.querySelectorAll("input, textarea, select")].some(changed)
   || document.querySelector("dialog[open]") !== null;
 
+// A page that is hidden sleeps, except the lab of a demonstration, which ends.
+const asleep = () => document.hidden && !main.dataset.live?.startsWith("/console/lab");
+
 async function refresh() {
   stale = true;
-  if (loading || document.hidden || paused || editing()) return label();
+  if (loading || asleep() || paused || editing() || !main.dataset.live) return label();
   [loading, stale] = [true, false];
   try {
     const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
@@ -47,13 +50,14 @@ async function refresh() {
     const text = await answer.text();
     if (editing()) { // since the request
       stale = true;
-    } else if (answer.ok && !document.hidden) {
+    } else if (answer.ok && !asleep()) {
       const fresh = new DOMParser().parseFromString(text, "text/html").getElementById("main");
       keep(fresh);
-      if (fresh.dataset.live) main.dataset.live = fresh.dataset.live; // a new stream begins with this version
+      main.dataset.live = fresh.dataset.live ?? ""; // a new stream begins with this version; without one, nothing more happens
       const at = rows().indexOf(row()), focused = main.contains(document.activeElement);
       htmx.swap({ target: main, swap: "innerMorph", text: fresh.innerHTML });
       arrange();
+      if (!main.dataset.live) listen();
       if (focused && !main.contains(document.activeElement)) { // its row is gone
         (rows()[Math.min(at, rows().length - 1)]?.querySelector("a") ?? main).focus();
       }
@@ -78,7 +82,7 @@ function keep(fresh) {
 }
 
 function listen() {
-  if (!main.dataset.live || document.hidden || paused) {
+  if (!main.dataset.live || asleep() || paused) {
     source?.close();
     source = undefined;
   } else if (!source) {
@@ -131,7 +135,7 @@ function label() {
     if (lost) main.querySelector(".verdict, p.strip")?.prepend(make("span", { class: "as-of" }, `As of ${lostSince}: `));
   }
   if (signedOut && signedOutLink.hidden) document.getElementById("news").textContent = "You are signed out";
-  [liveButton.hidden, signedOutLink.hidden] = [signedOut, !signedOut];
+  [liveButton.hidden, signedOutLink.hidden] = [signedOut || !main.dataset.live, !signedOut];
   const [state, text, title] = paused ? ["paused", "Paused", "Resume live updates"]
     : lost ? ["lost", `Not live since ${lostSince}`, "The service does not answer. The page retries by itself; reload it to see the error"]
     : stale ? ["stale", "Changed", "Something has changed. It will be shown when you leave the form and clear the selection"]

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -79,7 +80,7 @@ func TestDocumentation(t *testing.T) {
 	}
 }
 
-// TestLab opens the lab of a demonstration, kills a replica there and starts it again.
+// TestLab opens the lab of a demonstration, kills a replica there and starts it again. At the end, it shows the verdict.
 func TestLab(t *testing.T) {
 	t.Parallel()
 	b := program(t, `(http://[\w.]+:\d+)(/console/lab\S*)`, syscall.SIGINT, "demo", "--seconds", "0")
@@ -99,6 +100,14 @@ func TestLab(t *testing.T) {
 	b.visit("/console")
 	b.shows("Orders by state")
 	b.hasNoBarriers()
+	b.visit("/console/lab")
+	b.wait("is live", isLive)
+	if err := b.stop(); err != nil {
+		t.Error(err)
+	}
+	b.shows("0 charged twice") // in its window, though the demonstration has ended
+	b.shows("accounted for")
+	b.hasNoBarriers()
 }
 
 // program runs a command of the program until the end of the test, and opens the console that it announces.
@@ -109,13 +118,14 @@ func program(t *testing.T, announces string, end os.Signal, arguments ...string)
 	if err != nil {
 		t.Fatal(err)
 	}
+	stop = sync.OnceValue(stop)
 	t.Cleanup(func() { // after the window is closed
 		if err := stop(); err != nil {
 			t.Errorf("pawl %q: %v", arguments, err)
 		}
 	})
 	b := open(t, nil)
-	b.address = found[1]
+	b.address, b.stop = found[1], stop
 	b.look(looks[0])
 	b.visit(found[2])
 	return b

@@ -46,7 +46,8 @@ func startBrowser() error {
 type tab struct {
 	t       *testing.T
 	ctx     context.Context
-	address string // of the service that it looks at
+	address string       // of the service that it looks at
+	stop    func() error // ends that service; nil: the one of all tests
 
 	mu       sync.Mutex
 	requests []string // "GET /path", in the order in which they were sent
