@@ -34,7 +34,7 @@ type Section struct {
 
 var (
 	markdown = goldmark.New(goldmark.WithExtensions(extension.Table))
-	tables   = strings.NewReplacer("<th></th>", "<td></td>", "<table>", `<table tabindex="0">`) // for screen readers and keyboards
+	tables   = strings.NewReplacer("<th></th>", "<td></td>", "<table>", `<table tabindex="0">`, "<pre>", `<pre tabindex="0">`) // for screen readers and keyboards
 )
 
 // Sections renders a page, without the HTML in it. link says where a link or picture of the page leads to; of one that

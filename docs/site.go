@@ -41,7 +41,15 @@ type page struct {
 }
 
 // Root is the way from the page to the root of the site.
-func (p *page) Root() string { return strings.Repeat("../", strings.Count(p.URL, "/")) }
+func (p *page) Root() string {
+	if p.URL == Missing {
+		return "/" // it is shown at any address
+	}
+	return strings.Repeat("../", strings.Count(p.URL, "/"))
+}
+
+// Missing is the page for what a site does not have.
+const Missing = "404.html"
 
 // Site renders the pages in a tree, which has the paths of the repository, as a static site without scripts. Files that
 // pages link to are part of it; links to what is not in the tree become text. base is the style sheet of the console.
@@ -78,6 +86,9 @@ func Site(tree fs.FS, base string) (fs.FS, error) {
 			return nil, fmt.Errorf("%s: %w", p.path, err)
 		}
 	}
+	const sorry = "There is no such page"
+	pages[Missing] = &page{URL: Missing, Sections: []Section{{
+		Title: sorry, Heading: "<h1>" + sorry + "</h1>", Body: "<p>The address may be mistyped. The menu has all pages.</p>"}}}
 	for _, p := range pages { // with the titles of all
 		var html bytes.Buffer
 		if err := layout.Execute(&html, map[string]any{"Page": p, "Chapters": chapters}); err != nil {

@@ -69,7 +69,7 @@ func matches(t *testing.T, got, want string) {
 func checkLine(t *testing.T, line string, code int, prints string) {
 	t.Helper()
 	out, err := execute(t, strings.Fields(line)...)
-	if got := codeOf(err); got != code || !regexp.MustCompile(prints).MatchString(out) {
+	if got := codeOf(err); got != code || !regexp.MustCompile(prints).MatchString(out) || strings.Contains(fmt.Sprint(err), "strconv.") {
 		t.Errorf("pawl %s: error %v, exit code %d, want %d, printed\n%s", line, err, got, code, out)
 	}
 }

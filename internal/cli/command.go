@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -57,7 +58,11 @@ func Command(pages fs.FS) *cobra.Command {
 	}
 	root.Flags().AddFlagSet(serve.Flags())
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usageError{fmt.Errorf("%w%s", err, flagHint(cmd, err))}
+		text := err.Error()
+		if number, ok := errors.AsType[*strconv.NumError](err); ok {
+			text = strings.Replace(text, number.Error(), number.Err.Error(), 1) // without the name of a function
+		}
+		return usageError{errors.New(text + flagHint(cmd, err))}
 	})
 	root.AddCommand(serve, migrateCommand(), diagramCommand(), verifyCommand(), loadCommand(), simulateCommand(), policyCommand(),
 		tokenCommand(), adoptCommand(), divideCommand(), archiveCommand(), doctorCommand(), demoCommand(), docsCommand(pages),

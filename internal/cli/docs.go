@@ -61,21 +61,22 @@ func serveFiles(ctx context.Context, files fs.FS, listen string, out io.Writer) 
 	return nil
 }
 
-const noPage = `<!doctype html><html lang="en"><meta charset="utf-8"><title>Not found</title>
-<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="stylesheet" href="/style.css">
-<main><h1>There is no such page</h1><p>The address may be mistyped. <a href="/">All pages of the documentation</a></p></main></html>
-`
-
-// pagesOf serves a site, and a page for what it does not have.
+// pagesOf serves a site, and a page for what it does not have, such as a list of a folder.
 func pagesOf(files fs.FS) http.Handler {
 	site := http.FileServerFS(files)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if _, err := fs.Stat(files, cmp.Or(strings.Trim(path.Clean(r.URL.Path), "/"), ".")); err == nil {
+		name := cmp.Or(strings.Trim(path.Clean(r.URL.Path), "/"), ".")
+		found, err := fs.Stat(files, name)
+		if err == nil && found.IsDir() {
+			_, err = fs.Stat(files, path.Join(name, "index.html"))
+		}
+		if err == nil {
 			site.ServeHTTP(w, r)
 			return
 		}
+		missing, _ := fs.ReadFile(files, docs.Missing) // every site has it
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		w.WriteHeader(http.StatusNotFound)
-		_, _ = io.WriteString(w, noPage) // the browser may have gone
+		_, _ = w.Write(missing) // the browser may have gone
 	})
 }

@@ -49,10 +49,12 @@ func TestDocumentationIsASite(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	printed(t, "docs", "--to", dir)
-	missing := httptest.NewRecorder()
-	pagesOf(os.DirFS(dir)).ServeHTTP(missing, httptest.NewRequest(http.MethodGet, "/docs/none.html", nil))
-	assert.Equal(t, missing.Code, http.StatusNotFound)
-	assert.Equal(t, missing.Body.String(), noPage)
+	for _, target := range []string{"/docs/none.html", "/docs"} {
+		missing := httptest.NewRecorder()
+		pagesOf(os.DirFS(dir)).ServeHTTP(missing, httptest.NewRequest(http.MethodGet, target, nil))
+		assert.Equal(t, missing.Code, http.StatusNotFound)
+		assert.Contains(t, missing.Body.String(), `href="/docs/tutorial.html"`)
+	}
 	pages, linked := map[string]sitePage{}, map[string]bool{}
 	assert.NoError(t, fs.WalkDir(os.DirFS(dir), ".", func(name string, _ fs.DirEntry, err error) error {
 		if err == nil && path.Ext(name) == ".html" {
