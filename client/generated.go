@@ -187,15 +187,23 @@ const (
 
 // Defines values for IncidentKind.
 const (
-	IncidentKindApproval        IncidentKind = "approval"
-	IncidentKindAttention       IncidentKind = "attention"
-	IncidentKindBooksDiffer     IncidentKind = "books_differ"
-	IncidentKindBooksWrong      IncidentKind = "books_wrong"
-	IncidentKindOverdue         IncidentKind = "overdue"
-	IncidentKindProviderFailing IncidentKind = "provider_failing"
-	IncidentKindReplicaLost     IncidentKind = "replica_lost"
-	IncidentKindWebhookDisabled IncidentKind = "webhook_disabled"
-	IncidentKindWebhookFailing  IncidentKind = "webhook_failing"
+	IncidentKindApproval          IncidentKind = "approval"
+	IncidentKindAttention         IncidentKind = "attention"
+	IncidentKindBooksDiffer       IncidentKind = "books_differ"
+	IncidentKindBooksWrong        IncidentKind = "books_wrong"
+	IncidentKindOperationsWaiting IncidentKind = "operations_waiting"
+	IncidentKindOverdue           IncidentKind = "overdue"
+	IncidentKindProviderFailing   IncidentKind = "provider_failing"
+	IncidentKindReplicaLost       IncidentKind = "replica_lost"
+	IncidentKindWebhookDisabled   IncidentKind = "webhook_disabled"
+	IncidentKindWebhookFailing    IncidentKind = "webhook_failing"
+)
+
+// Defines values for IncidentOperation.
+const (
+	IncidentOperationCapture IncidentOperation = "capture"
+	IncidentOperationRefund  IncidentOperation = "refund"
+	IncidentOperationVoid    IncidentOperation = "void"
 )
 
 // Defines values for IncidentStep.
@@ -1240,7 +1248,7 @@ type EndedOutage struct {
 	// Completed Of orders: those that are completed now.
 	Completed int64 `json:"completed"`
 
-	// Detail The code of the last failed call, or why there was no connection.
+	// Detail The code of most failed calls, or why there was no connection.
 	//
 	// Examples: connection refused
 	Detail string `json:"detail,omitempty,omitzero"`
@@ -1337,7 +1345,7 @@ type ErasurePage struct {
 
 // ErrorGroup defines model for ErrorGroup.
 type ErrorGroup struct {
-	// Code The failure code, or the hold reason up to a colon; usable as a filter for orders.
+	// Code The failure code, or the hold reason up to a colon; usable as a filter for orders. With retry, the most frequent reason.
 	//
 	// Examples: card_declined
 	Code    string     `json:"code"`
@@ -1352,12 +1360,12 @@ type ErrorGroup struct {
 	// LastAt When the last order failed or was held.
 	LastAt time.Time `json:"lastAt"`
 
-	// LastMinute Of orders: those that failed in the last minute, or are held and were created in it.
-	LastMinute int64 `json:"lastMinute"`
-
 	// More More orders may be in the group.
 	More   bool  `json:"more"`
 	Orders int64 `json:"orders"`
+
+	// Route Of orders that are held at a charge with several routes.
+	Route string `json:"route,omitempty,omitzero"`
 
 	// Status The status of the order. completed, failed and canceled are final.
 	//
@@ -1369,6 +1377,9 @@ type ErrorGroup struct {
 
 	// Totals These orders, by currency.
 	Totals []CurrencyTotal `json:"totals"`
+
+	// Trying Of orders: those whose step is being tried again now, so that they have no hold.
+	Trying int64 `json:"trying,omitempty,omitzero"`
 }
 
 // ErrorGroupHold Absent if the orders failed.
@@ -1624,7 +1635,7 @@ type Incident struct {
 	// Description Of a webhook endpoint.
 	Description string `json:"description,omitempty,omitzero"`
 
-	// Detail With provider_failing, the code of the last failed call, or why there was no connection. Of a webhook endpoint, its last failure, or why it is disabled. With books_wrong, the checks that failed; with books_differ, the providers.
+	// Detail With provider_failing, the code of most failed calls, or why there was no connection. With operations_waiting, the most frequent code. Of a webhook endpoint, its last failure, or why it is disabled. With books_wrong, the checks that failed; with books_differ, the providers.
 	//
 	// Examples: connection refused
 	Detail string `json:"detail,omitempty,omitzero"`
@@ -1642,7 +1653,7 @@ type Incident struct {
 	// Examples: payments.internal
 	Host string `json:"host,omitempty,omitzero"`
 
-	// Kind provider_failing: the circuit breaker of a step is not closed, and orders wait for it or a call failed within half a minute; its orders continue by themselves. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. replica_lost: a replica has ended or lost the database without saying so; others take over its orders. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint. books_wrong: the newest verification found errors in the books. books_differ: the newest comparison with a provider found differences.
+	// Kind provider_failing: the circuit breaker of a step is not closed, and orders wait for it or a call failed within half a minute; its orders continue by themselves. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. operations_waiting: refunds, captures or voids are open after three calls or more; they are retried, except with the reason outcome_unknown: a person has to look. replica_lost: a replica has ended or lost the database without saying so; others take over its orders. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint. books_wrong: the newest verification found errors in the books. books_differ: the newest comparison with a provider found differences.
 	//
 	// Examples: provider_failing
 	Kind IncidentKind `json:"kind"`
@@ -1650,13 +1661,16 @@ type Incident struct {
 	// More More orders may wait.
 	More bool `json:"more"`
 
-	// Orders How many orders wait. 0 with overdue, for webhook endpoints and the books.
+	// Operation With operations_waiting: the kind of them.
+	Operation IncidentOperation `json:"operation,omitempty,omitzero"`
+
+	// Orders How many orders wait, or with operations_waiting how many operations. 0 with overdue, for webhook endpoints and the books.
 	Orders int64 `json:"orders"`
 
 	// Policy With provider_failing: the policy under which it began to fail first.
 	Policy int `json:"policy,omitempty,omitzero"`
 
-	// Reason With attention: the holdReason, up to a colon.
+	// Reason With attention: the holdReason, up to a colon. With operations_waiting: outcome_unknown, or absent.
 	//
 	// Examples: retries_exhausted
 	Reason string `json:"reason,omitempty,omitzero"`
@@ -1669,7 +1683,7 @@ type Incident struct {
 	// Route With provider_failing: of a charge with several routes.
 	Route string `json:"route,omitempty,omitzero"`
 
-	// Since When it began; with attention and approval, when the oldest order was created; with replica_lost, when it reported last; with books_wrong and books_differ, when that was found last.
+	// Since When it began; with attention and approval, when the oldest order was created; with operations_waiting, when the oldest was requested; with replica_lost, when it reported last; with books_wrong and books_differ, when that was found last.
 	Since time.Time `json:"since,omitempty,omitzero"`
 
 	// Step With provider_failing.
@@ -1685,10 +1699,13 @@ type Incident struct {
 	Until time.Time `json:"until,omitempty,omitzero"`
 }
 
-// IncidentKind provider_failing: the circuit breaker of a step is not closed, and orders wait for it or a call failed within half a minute; its orders continue by themselves. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. replica_lost: a replica has ended or lost the database without saying so; others take over its orders. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint. books_wrong: the newest verification found errors in the books. books_differ: the newest comparison with a provider found differences.
+// IncidentKind provider_failing: the circuit breaker of a step is not closed, and orders wait for it or a call failed within half a minute; its orders continue by themselves. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. operations_waiting: refunds, captures or voids are open after three calls or more; they are retried, except with the reason outcome_unknown: a person has to look. replica_lost: a replica has ended or lost the database without saying so; others take over its orders. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint. books_wrong: the newest verification found errors in the books. books_differ: the newest comparison with a provider found differences.
 //
 // Examples: provider_failing
 type IncidentKind string
+
+// IncidentOperation With operations_waiting: the kind of them.
+type IncidentOperation string
 
 // IncidentStep With provider_failing.
 type IncidentStep string
@@ -2137,7 +2154,7 @@ type Overview struct {
 	// OrdersPerSecond Orders that the replicas finish per second.
 	OrdersPerSecond float64 `json:"ordersPerSecond"`
 
-	// Outages Outages of providers that ended in the last hour, of steps that do not fail now; the last one first. A replica that is restarted forgets those that it saw.
+	// Outages Outages of providers that ended in the last hour, of steps that do not fail now; the last one first.
 	Outages []EndedOutage `json:"outages"`
 
 	// OverdueSeconds How long the most overdue order had not been picked up when this replica last looked; 0 if none.
@@ -2334,7 +2351,7 @@ type ProviderStep struct {
 	// FailingSince When the breaker opened. Absent if it is closed.
 	FailingSince time.Time `json:"failingSince,omitempty,omitzero"`
 
-	// Failure While the breaker is not closed: the code of the last failed call, or why there was no connection.
+	// Failure While the breaker is not closed: the code of most failed calls, or why there was no connection.
 	//
 	// Examples: connection refused
 	Failure string `json:"failure,omitempty,omitzero"`
@@ -3600,11 +3617,14 @@ type ListOrdersParams struct {
 	// Voided Only orders of whose authorization something was voided.
 	Voided bool `form:"voided,omitempty" json:"voided,omitempty,omitzero"`
 
-	// Refund open: only orders with a requested refund that is neither done nor failed. failed: with a refund that failed, and none requested since.
+	// Refund open: only orders with a requested refund, capture or void that is neither done nor failed. failed: with a refund that failed, and none requested since.
 	Refund ListOrdersParamsRefund `form:"refund,omitempty" json:"refund,omitempty,omitzero"`
 
 	// Dispute Only orders with a dispute that is open, or was won or lost.
 	Dispute ListOrdersParamsDispute `form:"dispute,omitempty" json:"dispute,omitempty,omitzero"`
+
+	// Route Only orders whose charge has this route.
+	Route string `form:"route,omitempty" json:"route,omitempty,omitzero"`
 
 	// CreatedFrom Only orders created at this time or later (RFC 3339).
 	CreatedFrom time.Time `form:"createdFrom,omitempty" json:"createdFrom,omitempty,omitzero"`

@@ -23,8 +23,9 @@ WITH due AS MATERIALIZED (
   UPDATE pawl.orders AS o SET
     fence = o.fence + 1, seq = o.seq + 1,
     take_overs = CASE WHEN o.hold IS NULL THEN least(o.take_overs + 1, 100) ELSE o.take_overs END,
-    -- Its driver died or gave up during a call, or no callback came: the lost answer counts as a retry.
-    retries = CASE WHEN (o.hold IS NULL OR o.hold = 'callback') AND o.in_doubt_since IS NOT NULL THEN coalesce(o.retries, 0) + 1 ELSE o.retries END,
+    -- Its driver died or gave up during a call, or no callback came: the lost answer counts as a retry. Without an owner,
+    -- no call was under way: it was released, or a person had it retried.
+    retries = CASE WHEN (o.hold IS NULL AND o.owner IS NOT NULL OR o.hold = 'callback') AND o.in_doubt_since IS NOT NULL THEN coalesce(o.retries, 0) + 1 ELSE o.retries END,
     hold = CASE WHEN o.take_overs >= 3 AND o.hold IS NULL THEN 'attention' END,
     hold_reason = CASE WHEN o.take_overs >= 3 AND o.hold IS NULL THEN 'taken over three times without a move' END,
     owner = CASE WHEN o.take_overs < 3 OR o.hold IS NOT NULL THEN $3::uuid END,

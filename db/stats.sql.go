@@ -57,30 +57,51 @@ func (q *Queries) OpenWork(ctx context.Context, arg OpenWorkParams) (OpenWorkRow
 	return i, err
 }
 
-const ordersByOutcome = `-- name: OrdersByOutcome :one
-SELECT count(*) AS orders, count(*) FILTER (WHERE o.status = 'completed') AS completed,
+const ordersByOutcome = `-- name: OrdersByOutcome :many
+SELECT n.of::integer AS of, count(*) AS orders, count(*) FILTER (WHERE o.status = 'completed') AS completed,
   count(*) FILTER (WHERE o.hold IN ('attention', 'approval')) AS held, count(*) FILTER (WHERE o.status IN ('failed', 'canceled')) AS stopped
-FROM pawl.orders AS o WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
+FROM ROWS FROM (unnest($1::bigint[]), unnest($2::integer[])) AS n(order_no, of) JOIN pawl.orders AS o ON o.order_no = n.order_no
+GROUP BY n.of
 `
 
+type OrdersByOutcomeParams struct {
+	OrderNos []int64
+	Ofs      []int32
+}
+
 type OrdersByOutcomeRow struct {
+	Of        int32
 	Orders    int64
 	Completed int64
 	Held      int64
 	Stopped   int64
 }
 
-// Counts some orders, and which of them completed, need a person, or ended otherwise.
-func (q *Queries) OrdersByOutcome(ctx context.Context, orderNos []int64) (OrdersByOutcomeRow, error) {
-	row := q.db.QueryRow(ctx, ordersByOutcome, orderNos)
-	var i OrdersByOutcomeRow
-	err := row.Scan(
-		&i.Orders,
-		&i.Completed,
-		&i.Held,
-		&i.Stopped,
-	)
-	return i, err
+// Counts orders by the number that each came with, and which of them completed, need a person, or ended otherwise.
+func (q *Queries) OrdersByOutcome(ctx context.Context, arg OrdersByOutcomeParams) ([]OrdersByOutcomeRow, error) {
+	rows, err := q.db.Query(ctx, ordersByOutcome, arg.OrderNos, arg.Ofs)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []OrdersByOutcomeRow
+	for rows.Next() {
+		var i OrdersByOutcomeRow
+		if err := rows.Scan(
+			&i.Of,
+			&i.Orders,
+			&i.Completed,
+			&i.Held,
+			&i.Stopped,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const ordersEnded = `-- name: OrdersEnded :one
@@ -175,13 +196,13 @@ func (q *Queries) OrdersHeldStats(ctx context.Context, arg OrdersHeldStatsParams
 
 const ordersUnfinished = `-- name: OrdersUnfinished :many
 WITH driven AS MATERIALIZED (
-  SELECT d.order_no, d.status, d.hold, d.retries IS NOT NULL AS again, CASE WHEN d.retries IS NOT NULL THEN d.route END AS route,
+  SELECT d.order_no, d.status, d.hold, d.retries IS NOT NULL AS again, CASE WHEN d.retries IS NOT NULL AND d.status IN ('charging', 'refunding') THEN d.route END AS route,
     CASE WHEN d.retries IS NOT NULL THEN d.currency END AS currency, CASE WHEN d.retries IS NOT NULL THEN d.amount ELSE 0 END AS amount
   FROM pawl.orders AS d
   WHERE d.due_at > (SELECT '-infinity'::timestamptz) AND d.due_at < (SELECT 'infinity'::timestamptz) AND d.hold IS NULL
   ORDER BY d.due_at LIMIT $1::integer
 ), held AS MATERIALIZED (
-  SELECT w.order_no, w.status, w.hold, w.reason, w.route, w.currency, w.amount
+  SELECT w.order_no, w.status, w.hold, w.reason, CASE WHEN w.status IN ('charging', 'refunding') THEN w.route END AS route, w.currency, w.amount
   FROM unnest(ARRAY['retry', 'callback', 'scheduled', 'queued', 'approval', 'paused', 'attention']) AS k(hold), LATERAL (
     SELECT h.order_no, h.status, h.hold, CASE WHEN h.hold = 'attention' THEN split_part(h.hold_reason, ':', 1) END AS reason,
       h.route, h.currency, h.amount
@@ -214,7 +235,7 @@ type OrdersUnfinishedRow struct {
 }
 
 // Counts unfinished orders by state and hold, with the oldest of each: among the driven orders that are due first,
-// and the oldest of each hold, up to a limit each. Held ones are divided by currency, with their amount, and by route;
+// and the oldest of each hold, up to a limit each. Held ones are divided by currency, with their amount, and by the route of a charge;
 // those for a person also by reason, up to its colon. So are driven ones whose step is being tried again. (The range is
 // hidden from the planner, which would otherwise sort all driven orders.)
 func (q *Queries) OrdersUnfinished(ctx context.Context, most int32) ([]OrdersUnfinishedRow, error) {
@@ -251,9 +272,9 @@ func (q *Queries) OrdersUnfinished(ctx context.Context, most int32) ([]OrdersUnf
 
 const replicaReport = `-- name: ReplicaReport :exec
 INSERT INTO pawl.replica_reports AS r (owner, name, at, orders_per_second, steps, outages)
-SELECT $1, $2, now(), $3, $4, $5 WHERE (SELECT set_config('synchronous_commit', 'off', true)) <> ''
+SELECT $1, $2, now(), $3, $4, coalesce($5::jsonb, '[]') WHERE (SELECT set_config('synchronous_commit', 'off', true)) <> ''
 ON CONFLICT (owner) DO UPDATE SET at = excluded.at, orders_per_second = excluded.orders_per_second, steps = excluded.steps,
-  outages = excluded.outages
+  outages = coalesce($5::jsonb, r.outages)
 `
 
 type ReplicaReportParams struct {
@@ -275,31 +296,36 @@ func (q *Queries) ReplicaReport(ctx context.Context, arg ReplicaReportParams) er
 	return err
 }
 
-const replicaReportRemove = `-- name: ReplicaReportRemove :exec
-DELETE FROM pawl.replica_reports AS r WHERE r.owner = $1 OR r.at < now() - interval '1 hour'
+const replicaReportEnd = `-- name: ReplicaReportEnd :exec
+WITH old AS (DELETE FROM pawl.replica_reports AS r WHERE r.at < now() - interval '1 hour')
+UPDATE pawl.replica_reports AS r SET name = '', orders_per_second = 0, steps = '[]' WHERE r.owner = $1
 `
 
-// Removes the report of a replica, and of those that ended long ago.
-func (q *Queries) ReplicaReportRemove(ctx context.Context, owner uuid.UUID) error {
-	_, err := q.db.Exec(ctx, replicaReportRemove, owner)
+// Leaves only the outages in the report of a replica that ends, and removes those of replicas that ended long ago.
+func (q *Queries) ReplicaReportEnd(ctx context.Context, owner uuid.UUID) error {
+	_, err := q.db.Exec(ctx, replicaReportEnd, owner)
 	return err
 }
 
 const replicaReports = `-- name: ReplicaReports :many
-SELECT r.name, r.at, r.at < now() - interval '20 seconds' AS silent, r.orders_per_second, r.steps, r.outages
-FROM pawl.replica_reports AS r WHERE r.at > now() - interval '5 minutes' ORDER BY r.at
+SELECT (CASE WHEN r.at > now() - interval '5 minutes' THEN r.name ELSE '' END)::text AS name, r.at, r.at < now() - interval '6 seconds' AS late,
+  r.at < now() - interval '20 seconds' AS silent,
+  r.orders_per_second, r.steps, r.outages
+FROM pawl.replica_reports AS r WHERE r.at > now() - interval '1 hour' ORDER BY r.at
 `
 
 type ReplicaReportsRow struct {
 	Name            string
 	At              time.Time
+	Late            bool
 	Silent          bool
 	OrdersPerSecond float64
 	Steps           []byte
 	Outages         []byte
 }
 
-// Returns the last reports. silent: several after it are missing.
+// Returns the last reports. late: the next one should be there; silent: several are missing. Those without a name are of replicas that have ended, or
+// are not missed any more.
 func (q *Queries) ReplicaReports(ctx context.Context) ([]ReplicaReportsRow, error) {
 	rows, err := q.db.Query(ctx, replicaReports)
 	if err != nil {
@@ -312,6 +338,7 @@ func (q *Queries) ReplicaReports(ctx context.Context) ([]ReplicaReportsRow, erro
 		if err := rows.Scan(
 			&i.Name,
 			&i.At,
+			&i.Late,
 			&i.Silent,
 			&i.OrdersPerSecond,
 			&i.Steps,

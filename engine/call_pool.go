@@ -51,7 +51,6 @@ type callPool struct {
 	exec    provider.Executor // nil: see unusable
 	breaker *gobreaker.TwoStepCircuitBreaker[struct{}]
 	opened  atomic.Pointer[time.Time] // when the breaker opened last; nil: never
-	failure atomic.Pointer[string]    // the code of the last failed call; nil: none
 	outage  outage                    // the last one
 
 	mu       sync.Mutex
@@ -222,7 +221,7 @@ func (p *callPool) noteFailure(result provider.Result) {
 		status := strconv.Itoa(unknown.Status)
 		code = strings.TrimSpace("HTTP " + status + " " + strings.TrimPrefix(code, "http_"+status))
 	}
-	p.failure.Store(&code)
+	p.outage.failed(code)
 }
 
 // openFor is how much longer the circuit breaker is open; 0 while the call that it lets through is under way.
@@ -432,9 +431,8 @@ func (p *callPool) load(version int32) (load orders.ProviderStep, used time.Time
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	load = orders.ProviderStep{Policy: version, Step: p.step, Route: p.route, InFlight: p.calling, Queued: len(p.waiting),
-		Breaker: orders.BreakerStates[breaker], FailingSince: p.outage.failing(), Host: p.cfg.Host()}
-	if load.FailingSince != nil {
-		load.Failure = or(p.failure.Load())
+		Breaker: orders.BreakerStates[breaker], Host: p.cfg.Host()}
+	if load.FailingSince, load.Failure = p.outage.failing(); load.FailingSince != nil {
 		if opened := p.opened.Load(); opened != nil {
 			load.FailedAt = new(p.e.now().Add(-time.Since(*opened)))
 		}

@@ -354,6 +354,8 @@ func TestRefundIsSettledByAPerson(t *testing.T) {
 			comes(true, `SELECT due_at > now() + interval '5 minutes' FROM charge_operations`)(t, s)
 			made(sent, "charge/refund")(t, s)
 			s.openRefunds(t, 1)
+			v, err := s.engine.Orders.Overview(t.Context(), s.engine.Backlog())
+			assert.True(t, err == nil && len(v.Operations) == 1 && v.Operations[0].Unknown && v.Operations[0].Amount == "99.99", v.Operations, err)
 			s.provider.says("charge/refund: done")
 			q := engine.Request{Verb: orders.StepResult, OrderID: "o", Actor: "ann", Reason: "seen to it", RequestID: "settle",
 				Settle: &engine.Settled{Step: "charge", Kind: orders.OperationRefund, ChargeOperation: new(int32(1)), Outcome: outcome}}

@@ -228,6 +228,20 @@ func TestOneOrderThatCannotBeClaimed(t *testing.T) {
 	eventually(t, "the neighbours are completed", b.answers(t, 19, `SELECT count(*) FROM orders WHERE status = 'completed'`))
 }
 
+// A claim counts the answer that a driver has lost, and none of an order that was handed back, or that a person had retried.
+func TestLostAnswersAreCounted(t *testing.T) {
+	t.Parallel()
+	database := dbtest.New(t)
+	g := newGhost(database.Pool)
+	g.admit(t, 0, "o")
+	assert.NoError(t, assert.Err(database.Pool.Exec(t.Context(), `UPDATE orders SET in_doubt_since = now(), retries = 1`)))
+	g.letGo(t, "o")
+	for want := range int32(2) {
+		g.claim(t, "o")
+		assert.Equal(t, *g.stored(t, "o")[0].Retries, 1+want, "retries")
+	}
+}
+
 // More due orders than one look takes, all of them locked, do not hide those behind them.
 func TestLockedPageOfDueOrders(t *testing.T) {
 	t.Parallel()

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"maps"
@@ -25,39 +26,47 @@ const (
 // reportLoop stores what only this replica knows, so that every replica can show an overview of all: how many orders
 // it finishes, and the state of its calls. An idle replica reports once a minute, so that it leaves a trace if it is killed.
 func (e *Engine) reportLoop() {
-	at, ended, busy := time.Now(), e.metrics.ended.Load(), false
+	at, ended, busy, outages := time.Now(), e.metrics.ended.Load(), false, []byte(nil)
 	for left := 1; e.lastsFor(reportTimes * e.cfg.RecoveryInterval); {
 		before, since, wasBusy := ended, time.Since(at), busy
 		at, ended = time.Now(), e.metrics.ended.Load()
 		steps := e.callPools.loads(reportAfter)
 		busy = ended > before || len(steps) > 0
 		if left--; busy || wasBusy || left == 0 {
-			e.report(float64(ended-before)/since.Seconds(), steps)
+			outages = e.report(float64(ended-before)/since.Seconds(), steps, outages)
 			left = idleReports
 		}
 	}
-	e.removeReport()
+	e.endReport()
 }
 
-func (e *Engine) report(ordersPerSecond float64, steps []orders.ProviderStep) {
+// report returns the outages that are stored. They have the numbers of many orders, so only changes are written.
+func (e *Engine) report(ordersPerSecond float64, steps []orders.ProviderStep, stored []byte) []byte {
 	ctx, cancel := e.handingBack() // a canceled report could be stored after it was removed
 	defer cancel()
 	text, err := json.Marshal(steps)
 	outages, wrong := json.Marshal(e.callPools.outages(e.now()))
+	p := db.ReplicaReportParams{Owner: e.owner, Name: pg.ReplicaName(), OrdersPerSecond: ordersPerSecond, Steps: text}
+	if !bytes.Equal(outages, stored) {
+		p.Outages = outages
+	}
 	if err = errors.Join(err, wrong); err == nil {
-		err = e.query.ReplicaReport(ctx, db.ReplicaReportParams{Owner: e.owner, Name: pg.ReplicaName(), OrdersPerSecond: ordersPerSecond,
-			Steps: text, Outages: outages})
+		err = e.query.ReplicaReport(ctx, p)
 	}
 	if err != nil && e.ctx.Err() == nil {
 		e.log.Warn("store the report of this replica", "error", err)
 	}
+	if err != nil {
+		return nil
+	}
+	return outages
 }
 
-func (e *Engine) removeReport() {
+func (e *Engine) endReport() {
 	ctx, cancel := e.handingBack()
 	defer cancel()
-	if err := e.query.ReplicaReportRemove(ctx, e.owner); err != nil && e.ctx.Err() == nil {
-		e.log.Warn("remove the report of this replica", "error", err)
+	if err := e.query.ReplicaReportEnd(ctx, e.owner); err != nil && e.ctx.Err() == nil {
+		e.log.Warn("end the report of this replica", "error", err)
 	}
 }
 
@@ -67,6 +76,8 @@ type outage struct {
 	mu           sync.Mutex
 	since, until time.Time // zero: there was none; it goes on
 	waited       map[int64]struct{}
+	last         string         // the code of the last failed call, also before the outage
+	codes        map[string]int // of its failed calls
 }
 
 func (o *outage) begin(at time.Time) {
@@ -76,7 +87,7 @@ func (o *outage) begin(at time.Time) {
 	case ended && at.Sub(o.until) < flapping:
 		o.until = time.Time{}
 	case ended || o.since.IsZero():
-		o.since, o.until, o.waited = at, time.Time{}, map[int64]struct{}{}
+		o.since, o.until, o.waited, o.codes = at, time.Time{}, map[int64]struct{}{}, map[string]int{o.last: 1}
 	}
 }
 
@@ -88,6 +99,28 @@ func (o *outage) end(at time.Time) {
 	}
 }
 
+// codesMost is how many codes of an outage are counted.
+const codesMost = 100
+
+// failed notes why a call failed.
+func (o *outage) failed(code string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.last = code; o.codes != nil && o.until.IsZero() && (len(o.codes) < codesMost || o.codes[code] > 0) {
+		o.codes[code]++
+	}
+}
+
+// cause is the code of most of its failed calls.
+func (o *outage) cause() (code string) {
+	for other, n := range o.codes {
+		if n > o.codes[code] || n == o.codes[code] && other < code {
+			code = other
+		}
+	}
+	return code
+}
+
 // note notes that an order waits, as far as orders are counted.
 func (o *outage) note(orderNo int64) {
 	o.mu.Lock()
@@ -97,14 +130,14 @@ func (o *outage) note(orderNo int64) {
 	}
 }
 
-// failing returns when the outage began, or nil if there is none now.
-func (o *outage) failing() *time.Time {
+// failing returns when the outage began, or nil if there is none now, and its cause.
+func (o *outage) failing() (since *time.Time, cause string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.since.IsZero() || !o.until.IsZero() {
-		return nil
+		return nil, ""
 	}
-	return new(o.since)
+	return new(o.since), o.cause()
 }
 
 // outages returns those that ended lately.
@@ -116,7 +149,7 @@ func (all *callPools) outages(now time.Time) []orders.Outage {
 		o := &p.outage
 		o.mu.Lock()
 		if !o.until.IsZero() && now.Sub(o.until) < endedFor {
-			ended = append(ended, orders.Outage{Step: p.step, Route: p.route, Host: p.cfg.Host(), Failure: or(p.failure.Load()),
+			ended = append(ended, orders.Outage{Step: p.step, Route: p.route, Host: p.cfg.Host(), Failure: o.cause(),
 				Since: o.since, Until: o.until, Orders: slices.Sorted(maps.Keys(o.waited))})
 		}
 		o.mu.Unlock()

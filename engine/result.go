@@ -296,7 +296,7 @@ func (u undecided) again(s ledger.Suspension, after time.Duration) ledger.Suspen
 	case slices.Contains(cfg.Retry.NonRetryable, s.Code):
 		s.Hold, s.Reason = fsm.HoldAttention, "non_retryable: "+s.Code
 	case int(retries) > cfg.Retry.MaxRetries && left <= 0:
-		s.Hold, s.Reason = fsm.HoldAttention, fmt.Sprintf("retries_exhausted: %d calls in %s, last %s", retries, spent.Round(time.Second), s.Code)
+		s.Hold, s.Reason = fsm.HoldAttention, fmt.Sprintf("retries_exhausted: no success in %s, last %s", spent.Round(time.Second), s.Code)
 	case after > left && after > cfg.Retry.Cap && !u.call.uncalled:
 		s.Hold, s.Reason = fsm.HoldAttention, fmt.Sprintf("retry_after: the provider asks to wait until %s", u.now.Add(after).UTC().Format(time.RFC3339))
 	}

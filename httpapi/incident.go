@@ -16,18 +16,19 @@ import (
 
 // incident is something that is wrong, or that waits for a person.
 type incident struct {
-	Kind       string     `json:"kind" enum:"provider_failing,overdue,attention,approval,replica_lost,webhook_failing,webhook_disabled,books_wrong,books_differ" doc:"provider_failing: the circuit breaker of a step is not closed, and orders wait for it or a call failed within half a minute; its orders continue by themselves. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. replica_lost: a replica has ended or lost the database without saying so; others take over its orders. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint. books_wrong: the newest verification found errors in the books. books_differ: the newest comparison with a provider found differences." example:"provider_failing"`
+	Kind       string     `json:"kind" enum:"provider_failing,overdue,attention,approval,operations_waiting,replica_lost,webhook_failing,webhook_disabled,books_wrong,books_differ" doc:"provider_failing: the circuit breaker of a step is not closed, and orders wait for it or a call failed within half a minute; its orders continue by themselves. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. operations_waiting: refunds, captures or voids are open after three calls or more; they are retried, except with the reason outcome_unknown: a person has to look. replica_lost: a replica has ended or lost the database without saying so; others take over its orders. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint. books_wrong: the newest verification found errors in the books. books_differ: the newest comparison with a provider found differences." example:"provider_failing"`
 	Step       string     `json:"step,omitempty" enum:"charge,reserve,confirm" doc:"With provider_failing."`
 	Route      string     `json:"route,omitempty" doc:"With provider_failing: of a charge with several routes."`
 	Policy     int32      `json:"policy,omitempty" doc:"With provider_failing: the policy under which it began to fail first."`
 	Host       string     `json:"host,omitempty" doc:"With provider_failing: the host that fails. Several are separated by commas." example:"payments.internal"`
-	Reason     string     `json:"reason,omitempty" doc:"With attention: the holdReason, up to a colon." example:"retries_exhausted"`
+	Reason     string     `json:"reason,omitempty" doc:"With attention: the holdReason, up to a colon. With operations_waiting: outcome_unknown, or absent." example:"retries_exhausted"`
+	Operation  string     `json:"operation,omitempty" enum:"refund,capture,void" doc:"With operations_waiting: the kind of them."`
 	EndpointID string     `json:"endpointId,omitempty" doc:"Of a webhook endpoint." example:"whe_1"`
 	Replica    string     `json:"replica,omitempty" doc:"With replica_lost: its name." example:"shop-1:4711"`
-	Detail     string     `json:"detail,omitempty" doc:"With provider_failing, the code of the last failed call, or why there was no connection. Of a webhook endpoint, its last failure, or why it is disabled. With books_wrong, the checks that failed; with books_differ, the providers." example:"connection refused"`
-	Since      *time.Time `json:"since,omitempty" doc:"When it began; with attention and approval, when the oldest order was created; with replica_lost, when it reported last; with books_wrong and books_differ, when that was found last."`
+	Detail     string     `json:"detail,omitempty" doc:"With provider_failing, the code of most failed calls, or why there was no connection. With operations_waiting, the most frequent code. Of a webhook endpoint, its last failure, or why it is disabled. With books_wrong, the checks that failed; with books_differ, the providers." example:"connection refused"`
+	Since      *time.Time `json:"since,omitempty" doc:"When it began; with attention and approval, when the oldest order was created; with operations_waiting, when the oldest was requested; with replica_lost, when it reported last; with books_wrong and books_differ, when that was found last."`
 	Until      *time.Time `json:"until,omitempty" doc:"With webhook_failing: nothing is sent before this time."`
-	Orders     int64      `json:"orders" doc:"How many orders wait. 0 with overdue, for webhook endpoints and the books."`
+	Orders     int64      `json:"orders" doc:"How many orders wait, or with operations_waiting how many operations. 0 with overdue, for webhook endpoints and the books."`
 	Trying     int64      `json:"trying,omitempty" doc:"With provider_failing, of orders: those whose step is being tried again now, so that they have no hold."`
 	More       bool       `json:"more" doc:"More orders may wait."`
 	Events     int64      `json:"events,omitempty" doc:"Of a webhook endpoint: events that it has not got yet, counted to 10000."`
@@ -48,6 +49,7 @@ func (s *server) incidents(ctx context.Context, v *orders.Overview, of *booksVer
 	}
 	all = append(all, waitingForPeople(v, fsm.HoldAttention)...)
 	all = append(all, waitingForPeople(v, fsm.HoldApproval)...)
+	all = append(all, waitingOperations(v.Operations)...)
 	for _, lost := range v.Lost {
 		all = append(all, incident{Kind: "replica_lost", Replica: lost.Name, Since: new(lost.At.UTC())})
 	}
@@ -71,6 +73,23 @@ func waitingForPeople(v *orders.Overview, hold string) (all []incident) {
 			all = append(all, incident{Kind: hold, Reason: group.Reason, More: v.MoreThanGrouped(hold)})
 		}
 		all[at].add(&group)
+	}
+	return all
+}
+
+// waitingOperations has an incident for each kind of operation, and one for those with an unknown outcome.
+func waitingOperations(rows []orders.WaitingOperations) (all []incident) {
+	for _, row := range rows {
+		i := incident{Kind: "operations_waiting", Operation: row.Kind, Detail: row.Code}
+		if row.Unknown {
+			i.Reason = orders.RefusedUnknown
+		}
+		at := slices.IndexFunc(all, func(other incident) bool { return other.Operation == i.Operation && other.Reason == i.Reason })
+		if at < 0 {
+			at, all = len(all), append(all, i)
+		}
+		all[at].add(&orders.HeldGroup{Currency: row.Currency, Orders: row.Operations, Amount: row.Amount, Oldest: row.Since})
+		all[at].More = all[at].Orders >= orders.CountsMost
 	}
 	return all
 }
@@ -119,7 +138,7 @@ func providerFailing(v *orders.Overview, of *orders.ProviderStep) incident {
 	i.Host = strings.Join(hosts, ", ")
 	began := i.Since
 	for _, group := range v.Groups {
-		if group.Hold == fsm.HoldRetry && group.Status.Step() == of.Step && (of.Route == "" || group.Route == of.Route) {
+		if group.Hold == fsm.HoldRetry && group.Status.Step() == of.Step && group.Route == of.Route {
 			i.add(&group)
 		}
 	}

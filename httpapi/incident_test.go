@@ -26,6 +26,7 @@ func TestFailingProviders(t *testing.T) {
 			{Status: fsm.Charging, Hold: "retry", Currency: "JPY", Orders: 1, Amount: "500"},
 			{Status: fsm.Charging, Hold: "attention", Currency: "USD", Orders: 1, Amount: "1.00"},
 			{Status: fsm.Reserving, Hold: "retry", Currency: "USD", Orders: 1, Amount: "1.00"},
+			{Status: fsm.Charging, Hold: "retry", Route: "of another provider", Currency: "USD", Orders: 1, Amount: "1.00"},
 		},
 	})
 	if len(all) != 1 {
@@ -37,6 +38,11 @@ func TestFailingProviders(t *testing.T) {
 	assert.Equal(t, fmt.Sprint(i.Orders, " wait, of which tried again: ", i.Trying), "4 wait, of which tried again: 1")
 	assert.Equal(t, fmt.Sprint(i.Host, ": ", i.Detail, ", policy ", i.Policy), "old.example, pay.example: connection refused, policy 2")
 	assert.Equal(t, i.Totals[0].Amount+" "+i.Totals[1].Amount, "1999999999999999.98 500")
+
+	waiting := waitingOperations([]orders.WaitingOperations{{Kind: "refund", Currency: "JPY", Operations: 1, Amount: "500", Since: later, Code: "timeout"},
+		{Kind: "refund", Currency: "USD", Operations: 11, Amount: "340.00", Since: first, Code: "http_503"}, {Kind: "refund", Unknown: true, Currency: "USD", Operations: 1, Amount: "1.00"}})
+	assert.Equal(t, len(waiting), 2, "incidents of refunds: one that is retried, and one that is not")
+	assert.Equal(t, fmt.Sprint(waiting[0].Orders, waiting[0].Since.Unix(), waiting[0].Detail, len(waiting[0].Totals), waiting[1].Reason), "12 100 timeout 2 outcome_unknown")
 
 	recovered := orders.ProviderStep{Step: fsm.Charge, Breaker: "half_open", FailingSince: &first, FailedAt: &later}
 	v := &orders.Overview{At: later.Add(quietAfter), Steps: []orders.ProviderStep{recovered}}

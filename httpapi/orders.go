@@ -94,8 +94,9 @@ type listOrdersRequest struct {
 	Refunded    bool        `query:"refunded" doc:"Only orders of which something was refunded, or whose charge was undone."`
 	Authorized  bool        `query:"authorized" doc:"Only orders of which something is authorized, and neither captured nor voided."`
 	Voided      bool        `query:"voided" doc:"Only orders of whose authorization something was voided."`
-	Refund      string      `query:"refund" enum:"open,failed" doc:"open: only orders with a requested refund that is neither done nor failed. failed: with a refund that failed, and none requested since."`
+	Refund      string      `query:"refund" enum:"open,failed" doc:"open: only orders with a requested refund, capture or void that is neither done nor failed. failed: with a refund that failed, and none requested since."`
 	Dispute     string      `query:"dispute" enum:"open,won,lost" doc:"Only orders with a dispute that is open, or was won or lost."`
+	Route       string      `query:"route" doc:"Only orders whose charge has this route."`
 	CreatedFrom time.Time   `query:"createdFrom" doc:"Only orders created at this time or later (RFC 3339)."`
 	CreatedTo   time.Time   `query:"createdTo" doc:"Only orders created before this time (RFC 3339)."`
 	Sort        string      `query:"sort" enum:"newest,oldest" default:"newest" doc:"Sort order, by creation."`
@@ -187,7 +188,7 @@ func (in *listOrdersRequest) filter() (orders.Filter, error) {
 		Statuses: statesOf(in.Status), CustomerID: in.CustomerID, Item: in.Item, Hold: in.Hold, HoldReason: in.HoldReason,
 		FailureStep: in.FailureStep, FailureCode: in.FailureCode, AmountFrom: in.AmountFrom.decimal(), AmountTo: in.AmountTo.decimal(),
 		CreatedFrom: in.CreatedFrom, CreatedTo: in.CreatedTo, Oldest: in.Sort == oldestFirst, Limit: in.Limit,
-		Currency: in.Currency, Charged: in.Charged, Refunded: in.Refunded, Authorized: in.Authorized, Voided: in.Voided, Refund: in.Refund, Dispute: in.Dispute,
+		Currency: in.Currency, Charged: in.Charged, Refunded: in.Refunded, Authorized: in.Authorized, Voided: in.Voided, Refund: in.Refund, Dispute: in.Dispute, Route: in.Route,
 	}
 	if err := in.check(); err != nil {
 		return f, err
@@ -206,6 +207,8 @@ func (in *listOrdersRequest) check() error {
 		return invalidParameter("customerId", "invalid", "must be the id of a customer")
 	case in.Currency != "" && !storable(in.Currency):
 		return invalidParameter("currency", "invalid", "must be an ISO 4217 code")
+	case in.Route != "" && !storable(in.Route):
+		return invalidParameter("route", "invalid", "must be the name of a route")
 	case in.HoldReason != "" && !storable(in.HoldReason):
 		return invalidParameter("holdReason", "invalid", "must have up to 255 characters, without control characters")
 	case in.FailureCode != "" && !storable(in.FailureCode):
@@ -220,7 +223,7 @@ func (in *listOrdersRequest) check() error {
 func (in *listOrdersRequest) binding() []string {
 	return []string{"orders", fmt.Sprint(in.Status), in.CustomerID, in.Item, in.Hold, in.HoldReason,
 		in.CreatedFrom.UTC().String(), in.CreatedTo.UTC().String(),
-		in.FailureStep, in.FailureCode, string(in.AmountFrom), string(in.AmountTo), in.Sort, in.Currency, fmt.Sprint(in.Charged, in.Refunded, in.Authorized, in.Voided), in.Refund, in.Dispute}
+		in.FailureStep, in.FailureCode, string(in.AmountFrom), string(in.AmountTo), in.Sort, in.Currency, fmt.Sprint(in.Charged, in.Refunded, in.Authorized, in.Voided), in.Refund, in.Dispute, in.Route}
 }
 
 // oldestFirst is the value of sort that is not the default.

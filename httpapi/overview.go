@@ -25,7 +25,7 @@ var getOverviewOperation = failing(huma.Operation{
 type overview struct {
 	At                           time.Time        `json:"at" doc:"When the numbers were read."`
 	Incidents                    []incident       `json:"incidents" nullable:"false" doc:"What is wrong, and what waits for a person. Empty: nothing."`
-	Outages                      []endedOutage    `json:"outages" nullable:"false" doc:"Outages of providers that ended in the last hour, of steps that do not fail now; the last one first. A replica that is restarted forgets those that it saw."`
+	Outages                      []endedOutage    `json:"outages" nullable:"false" doc:"Outages of providers that ended in the last hour, of steps that do not fail now; the last one first."`
 	OrdersPerSecond              float64          `json:"ordersPerSecond" doc:"Orders that the replicas finish per second."`
 	Statuses                     []statusCount    `json:"statuses" nullable:"false" doc:"Orders by status."`
 	Holds                        []holdCount      `json:"holds" nullable:"false" doc:"Orders by hold."`
@@ -61,7 +61,7 @@ type endedOutage struct {
 	Step      string    `json:"step" enum:"charge,reserve,confirm"`
 	Route     string    `json:"route,omitempty" doc:"Of a charge with several routes."`
 	Host      string    `json:"host,omitempty" doc:"The host that failed." example:"payments.internal"`
-	Detail    string    `json:"detail,omitempty" doc:"The code of the last failed call, or why there was no connection." example:"connection refused"`
+	Detail    string    `json:"detail,omitempty" doc:"The code of most failed calls, or why there was no connection." example:"connection refused"`
 	Since     time.Time `json:"since" doc:"When the circuit breaker opened. Times between which it was closed for less than a minute are one outage."`
 	Until     time.Time `json:"until" doc:"When a call succeeded and closed it."`
 	Orders    int64     `json:"orders" doc:"Orders that waited for the step meanwhile."`
@@ -94,7 +94,7 @@ type providerStep struct {
 
 	FailingSince *time.Time `json:"failingSince,omitempty" doc:"When the breaker opened. Absent if it is closed."`
 	Host         string     `json:"host,omitempty" doc:"The host that is called." example:"payments.internal"`
-	Failure      string     `json:"failure,omitempty" doc:"While the breaker is not closed: the code of the last failed call, or why there was no connection." example:"connection refused"`
+	Failure      string     `json:"failure,omitempty" doc:"While the breaker is not closed: the code of most failed calls, or why there was no connection." example:"connection refused"`
 }
 
 func (s *server) getOverview(ctx context.Context, _ *struct{}) (overview, error) {
@@ -143,7 +143,7 @@ func overviewOf(v *orders.Overview) overview {
 var listErrorGroupsOperation = failing(huma.Operation{
 	OperationID: "listErrorGroups", Method: http.MethodGet, Path: "/api/error-groups", Tags: []string{"orders"},
 	Summary: "List groups of failed and held orders",
-	Description: "Orders that failed, are held for attention, or are retried, grouped by step and cause; the one with the last error first, up to 200. " +
+	Description: "Orders that failed or are held for attention, grouped by step and cause, and orders that are retried, grouped by step; the one with the last error first, up to 200. " +
 		"Covers the newest 10000 orders of each kind. Groups are usually at most a second old; if they take long, up to a minute, " +
 		"and those that had not been read for long cover the newest 1000 orders, until all are read.",
 }, "invalid_parameter", "unavailable", "internal")
@@ -157,15 +157,16 @@ type errorGroup struct {
 	Status  state      `json:"status" doc:"failed, or the status in which the orders are held."`
 	Hold    string     `json:"hold,omitempty" enum:"attention,retry" doc:"Absent if the orders failed."`
 	Step    string     `json:"step,omitempty" enum:"charge,reserve,confirm" doc:"The step that failed or is held."`
-	Code    string     `json:"code" doc:"The failure code, or the hold reason up to a colon; usable as a filter for orders." example:"card_declined"`
+	Route   string     `json:"route,omitempty" doc:"Of orders that are held at a charge with several routes."`
+	Code    string     `json:"code" doc:"The failure code, or the hold reason up to a colon; usable as a filter for orders. With retry, the most frequent reason." example:"card_declined"`
 	Orders  int64      `json:"orders"`
+	Trying  int64      `json:"trying,omitempty" doc:"Of orders: those whose step is being tried again now, so that they have no hold."`
 	More    bool       `json:"more" doc:"More orders may be in the group."`
 	FirstAt time.Time  `json:"firstAt" doc:"When the first order failed or was held."`
 	LastAt  time.Time  `json:"lastAt" doc:"When the last order failed or was held."`
 	Example orderError `json:"example" doc:"The newest order."`
 
-	LastMinute int64           `json:"lastMinute" doc:"Of orders: those that failed in the last minute, or are held and were created in it."`
-	Totals     []currencyTotal `json:"totals" nullable:"false" doc:"These orders, by currency."`
+	Totals []currencyTotal `json:"totals" nullable:"false" doc:"These orders, by currency."`
 }
 
 type orderError struct {
@@ -179,11 +180,11 @@ func (s *server) listErrorGroups(ctx context.Context, _ *struct{}) (errorGroups,
 	for i := range found.Groups {
 		of := &found.Groups[i]
 		at := slices.IndexFunc(out.Groups, func(g errorGroup) bool {
-			return g.Status == state(of.Status) && g.Hold == of.Hold && g.Step == string(of.Step) && g.Code == of.Code
+			return g.Status == state(of.Status) && g.Hold == of.Hold && g.Step == string(of.Step) && g.Route == of.Route && (g.Code == of.Code || of.Hold == fsm.HoldRetry)
 		})
 		if at < 0 {
 			at = len(out.Groups)
-			out.Groups = append(out.Groups, errorGroup{Status: state(of.Status), Hold: of.Hold, Step: string(of.Step), Code: of.Code,
+			out.Groups = append(out.Groups, errorGroup{Status: state(of.Status), Hold: of.Hold, Step: string(of.Step), Route: of.Route, Code: of.Code,
 				FirstAt: of.First, LastAt: of.Last, Example: orderError{of.Example, of.Detail}})
 		}
 		out.Groups[at].add(of)
@@ -193,7 +194,7 @@ func (s *server) listErrorGroups(ctx context.Context, _ *struct{}) (errorGroups,
 
 // add adds the orders of a currency. Those with the newest error come first.
 func (g *errorGroup) add(of *orders.ErrorGroup) {
-	g.Orders, g.LastMinute, g.More = g.Orders+of.Orders, g.LastMinute+of.Recent, g.More || of.More
+	g.Orders, g.Trying, g.More = g.Orders+of.Orders, g.Trying+of.Trying, g.More || of.More
 	if of.First.Before(g.FirstAt) {
 		g.FirstAt = of.First
 	}

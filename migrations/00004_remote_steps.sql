@@ -125,14 +125,14 @@ CREATE TABLE pawl.concurrency_keys (
 );
 
 -- What a replica knows of itself, for the overview of all replicas. It is written every few seconds, or once a minute if
--- there is nothing to tell. An old row is of a replica that was killed.
+-- there is nothing to tell. An old row is of a replica that was killed, one without a name of one that has ended.
 CREATE TABLE pawl.replica_reports (
   owner             uuid PRIMARY KEY,     -- the process
-  name              text NOT NULL,        -- of the process: its host, and its process id there
+  name              text NOT NULL,        -- of the process: its host, and its process id there; empty: it has ended
   at                timestamptz NOT NULL,
   orders_per_second float8 NOT NULL,      -- that it finished since its report before
   steps             jsonb NOT NULL,       -- of providers that it calls: their circuit breakers, and what waits
-  outages           jsonb NOT NULL DEFAULT '[]' -- of these providers that are over, with the numbers of the orders that waited
+  outages           jsonb NOT NULL DEFAULT '[]' -- of these providers that are over, with the numbers of the orders that waited; kept for an hour after the process
 );
 
 -- +goose Down

@@ -55,6 +55,15 @@ SELECT c.number, c.kind::text AS kind, c.claims, c.state::text AS state, c.amoun
   coalesce(c.reference, '')::text AS reference, coalesce(c.code, '')::text AS code, coalesce(c.request_id, '')::text AS request_id, sqlc.embed(o)
 FROM claimed AS c JOIN pawl.full_orders AS o ON o.order_no = c.order_no;
 
+-- name: ChargeOperationsWaiting :many
+-- Counts open operations that three calls or more have not done, by kind and currency, with the most frequent code.
+-- unknown: they are not called again, because their outcome is unknown and the provider may have forgotten the key.
+SELECT w.kind::text AS kind, w.unknown, w.currency::text AS currency, count(*) AS operations, sum(w.amount)::text AS amount,
+  min(w.created_at)::timestamptz AS since, (mode() WITHIN GROUP (ORDER BY w.code))::text AS code
+FROM (SELECT f.kind, (f.code = 'outcome_unknown')::boolean AS unknown, f.currency, f.amount, f.created_at, f.code FROM pawl.charge_operations AS f
+  WHERE f.due_at IS NOT NULL AND f.state IN ('pending', 'in_doubt') AND f.code IS NOT NULL AND (f.claims >= 3 OR f.code = 'outcome_unknown') AND f.request_id IS NOT NULL LIMIT @most) AS w
+GROUP BY w.kind, w.unknown, w.currency ORDER BY w.kind, w.unknown, w.currency;
+
 -- name: ChargeOperationBegin :many
 -- Records a call before it is made. From this commit on, the operation may have its effect, unless the call is a
 -- look-up. No row: another replica has claimed the operation, or a person has settled it.

@@ -167,7 +167,7 @@ SELECT ARRAY(
         AND (@reason::text = '' OR o.hold_reason = @reason::text OR starts_with(o.hold_reason, @reason::text || ':'))
         AND (@failure_step::text = '' OR o.failure_step = @failure_step::text)
         AND (@failure_code::text = '' OR o.failure_code = @failure_code::text)
-        AND (@submitted_by::text = '' OR o.submitted_by = @submitted_by::text)
+        AND (@submitted_by::text = '' OR o.submitted_by = @submitted_by::text) AND (@route::text = '' OR o.route = @route::text)
         AND (@currency::text = '' OR o.currency = @currency::text)
         AND (NOT @charged::boolean OR EXISTS (SELECT 1 FROM pawl.charges AS g WHERE g.order_no = o.order_no))
         AND (NOT @refunded::boolean OR EXISTS (
@@ -179,8 +179,8 @@ SELECT ARRAY(
         AND (NOT @voided::boolean OR o.charge_operations IS NOT NULL AND EXISTS (
           SELECT 1 FROM pawl.charge_operations AS u WHERE u.order_no = o.order_no AND u.state = 'done' AND (u.kind = 'void' OR u.voided > 0)))
         AND (@refund::text = '' OR o.charge_operations IS NOT NULL AND EXISTS (
-          SELECT 1 FROM pawl.charge_operations AS u WHERE u.order_no = o.order_no AND u.kind = 'refund' AND u.number > 0
-            AND CASE WHEN @refund::text = 'open' THEN u.state NOT IN ('done', 'failed') ELSE u.state = 'failed' AND NOT EXISTS (
+          SELECT 1 FROM pawl.charge_operations AS u WHERE u.order_no = o.order_no AND u.number > 0
+            AND CASE WHEN @refund::text = 'open' THEN u.state NOT IN ('done', 'failed') ELSE u.kind = 'refund' AND u.state = 'failed' AND NOT EXISTS (
               SELECT 1 FROM pawl.charge_operations AS n WHERE n.order_no = u.order_no AND n.kind = 'refund' AND n.number > u.number) END))
         AND (@dispute::text = '' OR o.disputes IS NOT NULL AND EXISTS (
           SELECT 1 FROM pawl.disputes AS d WHERE d.order_no = o.order_no

@@ -35,17 +35,17 @@ FROM (SELECT f.created_at, f.state FROM pawl.charge_operations AS f WHERE f.due_
 
 -- name: OrdersUnfinished :many
 -- Counts unfinished orders by state and hold, with the oldest of each: among the driven orders that are due first,
--- and the oldest of each hold, up to a limit each. Held ones are divided by currency, with their amount, and by route;
+-- and the oldest of each hold, up to a limit each. Held ones are divided by currency, with their amount, and by the route of a charge;
 -- those for a person also by reason, up to its colon. So are driven ones whose step is being tried again. (The range is
 -- hidden from the planner, which would otherwise sort all driven orders.)
 WITH driven AS MATERIALIZED (
-  SELECT d.order_no, d.status, d.hold, d.retries IS NOT NULL AS again, CASE WHEN d.retries IS NOT NULL THEN d.route END AS route,
+  SELECT d.order_no, d.status, d.hold, d.retries IS NOT NULL AS again, CASE WHEN d.retries IS NOT NULL AND d.status IN ('charging', 'refunding') THEN d.route END AS route,
     CASE WHEN d.retries IS NOT NULL THEN d.currency END AS currency, CASE WHEN d.retries IS NOT NULL THEN d.amount ELSE 0 END AS amount
   FROM pawl.orders AS d
   WHERE d.due_at > (SELECT '-infinity'::timestamptz) AND d.due_at < (SELECT 'infinity'::timestamptz) AND d.hold IS NULL
   ORDER BY d.due_at LIMIT @most::integer
 ), held AS MATERIALIZED (
-  SELECT w.order_no, w.status, w.hold, w.reason, w.route, w.currency, w.amount
+  SELECT w.order_no, w.status, w.hold, w.reason, CASE WHEN w.status IN ('charging', 'refunding') THEN w.route END AS route, w.currency, w.amount
   FROM unnest(ARRAY['retry', 'callback', 'scheduled', 'queued', 'approval', 'paused', 'attention']) AS k(hold), LATERAL (
     SELECT h.order_no, h.status, h.hold, CASE WHEN h.hold = 'attention' THEN split_part(h.hold_reason, ':', 1) END AS reason,
       h.route, h.currency, h.amount
@@ -86,21 +86,26 @@ GROUP BY a.application_name ORDER BY a.application_name LIMIT 100;
 
 -- name: ReplicaReport :exec
 INSERT INTO pawl.replica_reports AS r (owner, name, at, orders_per_second, steps, outages)
-SELECT @owner, @name, now(), @orders_per_second, @steps, @outages WHERE (SELECT set_config('synchronous_commit', 'off', true)) <> ''
+SELECT @owner, @name, now(), @orders_per_second, @steps, coalesce(sqlc.narg('outages')::jsonb, '[]') WHERE (SELECT set_config('synchronous_commit', 'off', true)) <> ''
 ON CONFLICT (owner) DO UPDATE SET at = excluded.at, orders_per_second = excluded.orders_per_second, steps = excluded.steps,
-  outages = excluded.outages;
+  outages = coalesce(sqlc.narg('outages')::jsonb, r.outages);
 
--- name: ReplicaReportRemove :exec
--- Removes the report of a replica, and of those that ended long ago.
-DELETE FROM pawl.replica_reports AS r WHERE r.owner = @owner OR r.at < now() - interval '1 hour';
+-- name: ReplicaReportEnd :exec
+-- Leaves only the outages in the report of a replica that ends, and removes those of replicas that ended long ago.
+WITH old AS (DELETE FROM pawl.replica_reports AS r WHERE r.at < now() - interval '1 hour')
+UPDATE pawl.replica_reports AS r SET name = '', orders_per_second = 0, steps = '[]' WHERE r.owner = @owner;
 
 -- name: ReplicaReports :many
--- Returns the last reports. silent: several after it are missing.
-SELECT r.name, r.at, r.at < now() - interval '20 seconds' AS silent, r.orders_per_second, r.steps, r.outages
-FROM pawl.replica_reports AS r WHERE r.at > now() - interval '5 minutes' ORDER BY r.at;
+-- Returns the last reports. late: the next one should be there; silent: several are missing. Those without a name are of replicas that have ended, or
+-- are not missed any more.
+SELECT (CASE WHEN r.at > now() - interval '5 minutes' THEN r.name ELSE '' END)::text AS name, r.at, r.at < now() - interval '6 seconds' AS late,
+  r.at < now() - interval '20 seconds' AS silent,
+  r.orders_per_second, r.steps, r.outages
+FROM pawl.replica_reports AS r WHERE r.at > now() - interval '1 hour' ORDER BY r.at;
 
--- name: OrdersByOutcome :one
--- Counts some orders, and which of them completed, need a person, or ended otherwise.
-SELECT count(*) AS orders, count(*) FILTER (WHERE o.status = 'completed') AS completed,
+-- name: OrdersByOutcome :many
+-- Counts orders by the number that each came with, and which of them completed, need a person, or ended otherwise.
+SELECT n.of::integer AS of, count(*) AS orders, count(*) FILTER (WHERE o.status = 'completed') AS completed,
   count(*) FILTER (WHERE o.hold IN ('attention', 'approval')) AS held, count(*) FILTER (WHERE o.status IN ('failed', 'canceled')) AS stopped
-FROM pawl.orders AS o WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[]);
+FROM ROWS FROM (unnest(@order_nos::bigint[]), unnest(@ofs::integer[])) AS n(order_no, of) JOIN pawl.orders AS o ON o.order_no = n.order_no
+GROUP BY n.of;

@@ -34,6 +34,7 @@ type waitingGroup struct {
 	Count  int64
 	More   bool // there may be more
 	Oldest time.Time
+	Totals []client.CurrencyTotal
 	URL    string
 }
 
@@ -118,7 +119,7 @@ func (v *visit) waitingGroups() (groups []waitingGroup, incidents []client.Incid
 	for _, i := range found.Incidents {
 		if hold := client.OrderHold(i.Kind); hold == client.OrderHoldAttention || hold == client.OrderHoldApproval {
 			why := reasonOf(hold, i.Reason)
-			groups = append(groups, waitingGroup{why, i.Orders, i.More, i.Since, address("/console/attention", why.query())})
+			groups = append(groups, waitingGroup{why, i.Orders, i.More, i.Since, i.Totals, address("/console/attention", why.query())})
 		}
 	}
 	slices.SortStableFunc(groups, func(a, b waitingGroup) int {
@@ -166,9 +167,7 @@ func (v *visit) waiting(p *attentionPage) error {
 		p.Next = address("/console/attention", query)
 	}
 	if p.Chosen.Count > 1 && (why.Hold() != fsm.HoldAttention || why.Key != "") { // otherwise it would include orders with other reasons
-		p.ForAll = slices.DeleteFunc(why.ranked(v.bulkActions(list.Orders)), func(a *verb) bool { // one by one, its form says what is undone
-			return a.Name == "step-result" && slices.ContainsFunc(list.Orders, func(o client.Order) bool { return fsm.State(o.Status).Undoing() })
-		})
+		p.ForAll = why.ranked(v.bulkActions(list.Orders))
 	}
 	return nil
 }
@@ -196,25 +195,21 @@ func (v *visit) withCalls(list []client.Order, why reason) ([]waitingOrder, erro
 	return all, readers.Wait()
 }
 
-// AllLabel names a verb for all orders of the group, as far as one request can have them, and as far as they allow it.
+// AllLabel names a verb for all orders of the group, as far as one request can have them.
 func (p *attentionPage) AllLabel(a *verb) string {
-	g, fit := p.Chosen, 0
-	for _, o := range p.Orders {
-		if verbByName(o.Actions, a.Name) != nil {
-			fit++
-		}
+	switch g := p.Chosen; {
+	case slices.ContainsFunc(p.Orders, func(o waitingOrder) bool { return verbByName(o.Actions, a.Name) == nil }):
+		return a.Many.Label + " all that can be " + a.Many.Done
+	case g.Count > bulkMost:
+		return a.Many.Label + " the oldest " + count(bulkMost)
+	default:
+		return a.Many.Label + " all " + atLeast(g.Count, g.More)
 	}
-	all, which := atLeast(g.Count, g.More), "all "
-	if g.Count > bulkMost {
-		all, which = count(bulkMost), "the oldest "
-	}
-	switch {
-	case fit == len(p.Orders):
-		return fmt.Sprint(a.Many.Label, " ", which, all)
-	case int64(len(p.Orders)) == g.Count: // all of them are on the page
-		return fmt.Sprintf("%s %d of %s", a.Many.Label, fit, all)
-	}
-	return fmt.Sprintf("%s those of %s%s that can be %s", a.Many.Label, which, all, a.Many.Done)
+}
+
+// Doubtful reports whether any order on the page is in doubt.
+func (p *attentionPage) Doubtful() bool {
+	return slices.ContainsFunc(p.Orders, func(o waitingOrder) bool { return o.InDoubt })
 }
 
 // AllURL is the page of a verb for all orders of the group.

@@ -108,15 +108,7 @@ func (p *bulkPage) Meaning() string {
 
 // complete reports whether the form has what a dry run needs.
 func (p *bulkPage) complete() bool {
-	switch {
-	case p.Verb == nil:
-		return true
-	case p.Verb.Name == "step-result":
-		return p.Body.Step != "" && p.Body.Outcome != "" && p.Body.Reason != ""
-	case p.Verb.Name == "refund":
-		return p.Body.Reason != ""
-	}
-	return true
+	return p.Verb == nil || p.Verb.Name != "refund" || p.Body.Reason != ""
 }
 
 func requestURL(id, state string) string {
@@ -202,10 +194,7 @@ func (v *visit) readBulk() (p *bulkPage, confirmed bool, err error) {
 	}
 	p = &bulkPage{
 		Verbs: v.bulkVerbs(), Verb: verbByName(v.bulkVerbs(), get("verb")), IDs: pastedIDs(ids),
-		Body: client.BulkBody{
-			Reason: get("reason"), RequestID: get("requestId"), Policy: client.BulkBodyPolicy(get("policy")),
-			Step: client.BulkBodyStep(get("step")), Outcome: client.BulkBodyOutcome(get("outcome")), Code: get("code"), Detail: get("detail"),
-		},
+		Body: client.BulkBody{Reason: get("reason"), RequestID: get("requestId"), Policy: client.BulkBodyPolicy(get("policy"))},
 		Back: cameFrom(v.r),
 	}
 	if p.Body.RequestID == "" {
@@ -350,29 +339,14 @@ func addTotals(sums, totals []client.CurrencyTotal) []client.CurrencyTotal {
 
 // bulkFields are the fields of a verb for many orders.
 func (a *verb) bulkFields(body client.BulkBody) (all []field) {
-	with := func(f field, value string) field {
-		f.Value = value
-		return f
+	all = []field{{Name: "reason", Label: "Reason", Value: body.Reason, Required: true, Help: "It is kept in the history of each order."}}
+	if a.Name == "retry" {
+		policy := policyField
+		policy.Value, policy.Looks = string(body.Policy), true
+		all = append(all, policy)
 	}
-	switch a.Name {
-	case "step-result":
-		outcome := with(outcomeField, string(body.Outcome))
-		outcome.Label = "What happened to the step; or to its undo, of orders that are being undone"
-		outcome.Help = "For all these orders, at the provider. If a step was refused, its order fails; if an undo was, it needs a person again."
-		all = []field{
-			{Name: "step", Label: "Step", Type: "select", Options: []string{"", "charge", "reserve", "confirm"}, Value: string(body.Step),
-				Required: true, Help: "The step that the orders are at, or that is being undone."},
-			outcome, with(codeField, body.Code), with(detailField, body.Detail),
-		}
-	case "retry":
-		all = []field{with(policyField, string(body.Policy))}
-	}
-	return append(all, field{Name: "reason", Label: "Reason", Value: body.Reason, Required: true,
-		Help: "It is kept in the history of each order."})
+	return all
 }
-
-// Asks reports whether a dry run depends on the fields.
-func (a *verb) Asks() bool { return a.Name == "step-result" || a.Name == "retry" }
 
 // errFilter is the error of a link with an unknown filter, which must not mean all orders.
 var errFilter = newProblem(http.StatusUnprocessableEntity, "The link does not say which orders it is about.",

@@ -2,6 +2,7 @@ package console
 
 import (
 	"cmp"
+	"fmt"
 	"net/url"
 	"slices"
 	"strings"
@@ -16,8 +17,8 @@ type errorsPage struct {
 	More   bool
 }
 
-// errorGroup has the errors about which a person does the same: those of a provider that fails or is waited for, those
-// for the same reason, or those with the same code, each at all steps.
+// errorGroup has the errors about which a person does the same: orders that wait for a provider, those that need a person
+// for the same reason, or those that failed with the same code, each at all steps.
 type errorGroup struct {
 	key     string
 	Title   string
@@ -27,12 +28,12 @@ type errorGroup struct {
 	Section string    // of the runbook; may be empty
 	Rows    []errorRow
 	Actions []errorAction
-	Waits   bool // some go on by themselves
+	Waits   bool // they go on by themselves
 
-	Orders, LastMinute int64
-	More               bool
-	Totals             []client.CurrencyTotal
-	First, Last        time.Time
+	Orders, Trying int64
+	More           bool
+	Totals         []client.CurrencyTotal
+	First, Last    time.Time
 }
 
 type errorRow struct {
@@ -46,15 +47,9 @@ type errorAction struct {
 	Charges    bool // again: they failed
 }
 
-// errorGroups shows what a person can act on. The group with the newest error comes first.
+// errorGroups shows what a person can act on: providers first, then the group with the newest error.
 func (v *visit) errorGroups() error {
-	var steps []client.ProviderStep
-	if v.may("getOverview") {
-		if found, err := v.api.GetOverview(v.r.Context()); err == nil { // the errors are worth more than their hosts
-			steps = found.ProviderSteps
-		}
-	}
-	groups, more, err := v.groupedErrors(steps)
+	groups, more, err := v.groupedErrors()
 	if err != nil {
 		return err
 	}
@@ -66,14 +61,19 @@ func (v *visit) errorGroups() error {
 	return v.show("errors", page{Title: "Errors", Data: errorsPage{groups, more}})
 }
 
-func (v *visit) groupedErrors(steps []client.ProviderStep) (groups []errorGroup, more bool, err error) {
+func (v *visit) groupedErrors() (groups []errorGroup, more bool, err error) {
 	found, err := v.api.ListErrorGroups(v.r.Context())
 	if err != nil {
 		return nil, false, err
 	}
-	providers := providersOf(steps)
+	overview := &client.Overview{}
+	if v.may("getOverview") {
+		if known, err := v.api.GetOverview(v.r.Context()); err == nil { // the errors are worth more than their hosts
+			overview = known
+		}
+	}
 	for _, g := range found.Groups {
-		group := providers.groupOf(&g)
+		group := groupOf(overview, &g)
 		at := slices.IndexFunc(groups, func(other errorGroup) bool { return other.key == group.key })
 		if at < 0 {
 			at = len(groups)
@@ -81,54 +81,35 @@ func (v *visit) groupedErrors(steps []client.ProviderStep) (groups []errorGroup,
 		}
 		groups[at].add(g)
 	}
+	slices.SortStableFunc(groups, func(a, b errorGroup) int { return cmp.Compare(fmt.Sprint(b.Waits), fmt.Sprint(a.Waits)) })
 	return groups, found.More, nil
 }
 
-// stepProvider is what does a step: its hosts, and why and since when they fail.
-type stepProvider struct {
-	hosts, failure string
-	since          time.Time
-	routes         []string // of a charge
-}
-
-type stepProviders map[client.ErrorGroupStep]stepProvider
-
-// providersOf are the providers that were called lately.
-func providersOf(steps []client.ProviderStep) stepProviders {
-	all := stepProviders{}
-	for _, s := range steps {
-		step := client.ErrorGroupStep(s.Step)
-		of, fails := all[step], !s.FailingSince.IsZero()
-		routes := of.routes
-		if !slices.Contains(routes, s.Route) {
-			routes = append(routes, s.Route)
+// providerOf is the provider of retried orders, as the overview names it, without the orders.
+func providerOf(found *client.Overview, g *client.ErrorGroup) errorGroup {
+	var hosts []string
+	for _, s := range found.ProviderSteps {
+		if string(s.Step) == string(g.Step) && s.Route == g.Route && s.Host != "" && !slices.Contains(hosts, s.Host) {
+			hosts = append(hosts, s.Host)
 		}
-		switch {
-		case fails && of.since.IsZero(): // those that work are not what the errors are about
-			of = stepProvider{hosts: s.Host, failure: s.Failure, since: s.FailingSince}
-		case fails == !of.since.IsZero() && s.Host != "" && !slices.Contains(strings.Split(of.hosts, ", "), s.Host):
-			of.hosts = strings.TrimPrefix(of.hosts+", "+s.Host, ", ")
-		}
-		if fails && s.FailingSince.Before(of.since) {
-			of.since = s.FailingSince
-		}
-		of.routes = routes
-		all[step] = of
 	}
-	return all
+	of := errorGroup{Title: strings.Join(hosts, ", "), Section: "a-provider-is-away", Waits: true}
+	for _, i := range found.Incidents {
+		if i.Kind == client.IncidentKindProviderFailing && string(i.Step) == string(g.Step) && i.Route == g.Route {
+			of.Title, of.Code, of.Failing = cmp.Or(i.Host, of.Title), i.Detail, i.Since
+		}
+	}
+	of.Host, of.Title = of.Title != "", cmp.Or(of.Title, "The provider of "+string(g.Step))
+	of.key = "provider " + of.Title
+	return of
 }
 
 // groupOf is the group of an error, without its orders.
-func (providers stepProviders) groupOf(g *client.ErrorGroup) errorGroup {
-	by := providers[g.Step]
-	why := reasonOf(client.OrderHold(g.Hold), g.Code)
-	switch {
-	case g.Hold == client.ErrorGroupHoldRetry, g.Hold == client.ErrorGroupHoldAttention && g.Code == "retries_exhausted" && !by.since.IsZero() && len(by.routes) == 1: // of several, a group does not say which
-		of := errorGroup{Title: by.hosts, Host: by.hosts != "", Code: by.failure, Failing: by.since, Section: "a-provider-is-away"}
-		of.Title = cmp.Or(of.Title, "The provider of "+string(g.Step))
-		of.key = "provider " + of.Title
-		return of
-	case g.Hold == client.ErrorGroupHoldAttention:
+func groupOf(found *client.Overview, g *client.ErrorGroup) errorGroup {
+	switch why := reasonOf(client.OrderHold(g.Hold), g.Code); g.Hold {
+	case client.ErrorGroupHoldRetry:
+		return providerOf(found, g)
+	case client.ErrorGroupHoldAttention:
 		return errorGroup{key: "reason " + g.Code, Title: why.Title, Code: g.Code, Section: why.Section}
 	}
 	return errorGroup{key: "code " + g.Code, Title: "Failed", Code: g.Code, Section: "pawlordersfail"}
@@ -136,8 +117,7 @@ func (providers stepProviders) groupOf(g *client.ErrorGroup) errorGroup {
 
 func (of *errorGroup) add(g client.ErrorGroup) {
 	of.Rows = append(of.Rows, errorRow{g, ordersURL(searchOf(&g))})
-	of.Waits = of.Waits || g.Hold == client.ErrorGroupHoldRetry
-	of.Orders, of.LastMinute, of.More = of.Orders+g.Orders, of.LastMinute+g.LastMinute, of.More || g.More
+	of.Orders, of.Trying, of.More = of.Orders+g.Orders, of.Trying+g.Trying, of.More || g.More
 	of.Totals = addTotals(of.Totals, g.Totals)
 	if of.First.IsZero() || g.FirstAt.Before(of.First) {
 		of.First = g.FirstAt
@@ -148,13 +128,14 @@ func (of *errorGroup) add(g client.ErrorGroup) {
 }
 
 // Steps are the steps of the group, in the order of the machine.
-func (of *errorGroup) Steps() (steps []string) {
+func (of *errorGroup) Steps() string {
+	var steps []string
 	for _, step := range fsm.Steps() {
 		if slices.ContainsFunc(of.Rows, func(r errorRow) bool { return string(r.Step) == string(step) }) {
 			steps = append(steps, string(step))
 		}
 	}
-	return steps
+	return strings.Join(steps, ", ")
 }
 
 // retriesOf are the retries that may help, one for each code. Orders that are retried go on by themselves.
@@ -213,6 +194,10 @@ func retryHelps(g *client.ErrorGroup) bool {
 func searchOf(g *client.ErrorGroup) string {
 	search, code := "status:"+string(g.Status), quoted(g.Code)
 	switch {
+	case g.Hold == client.ErrorGroupHoldRetry && g.Route != "":
+		return search + " hold:retry route:" + quoted(g.Route)
+	case g.Hold == client.ErrorGroupHoldRetry:
+		return search + " hold:retry"
 	case g.Hold != "":
 		return search + " hold:" + string(g.Hold) + " reason:" + code
 	case g.Step != "":

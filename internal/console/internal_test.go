@@ -261,7 +261,7 @@ func TestOverviewOfALot(t *testing.T) {
 	trick := `"><script>alert(1)</script>`
 	found := &client.Overview{
 		Replica:  "shop-1:7 " + trick,
-		Replicas: []client.Replica{{Name: "shop-1:7 " + trick, Connections: 12}, {Name: "shop-2:8", Connections: 3}},
+		Replicas: []client.Replica{{Name: "shop-1:7 " + trick}, {Name: "shop-2:8"}},
 		Statuses: []client.StatusCount{{Status: "charging", Orders: 7, More: true}, {Status: "completed", Orders: countedTo, More: true}},
 		Holds:    []client.HoldCount{{Hold: "attention", Orders: 1234, LongestSeconds: 5400}},
 		Oldest:   client.UnfinishedOrder{OrderID: trick, Status: "charging", Hold: "attention", CreatedAt: time.Now()},
@@ -270,6 +270,7 @@ func TestOverviewOfALot(t *testing.T) {
 		ChargeOperations: 2, OldestChargeOperationSeconds: 60, LateUndos: 3, OrdersPerSecond: 12.7,
 	}
 	usd := []client.CurrencyTotal{{Currency: "USD", Orders: 416, Amount: "98400.00"}}
+	until := time.Date(2026, 11, 27, 3, 9, 0, 0, time.UTC)
 	data := overviewPage{Overview: found, Orders: true, Machine: machineOf(found)}
 	found.Incidents = []client.Incident{
 		{Kind: "provider_failing", Step: "charge", Since: time.Now().Add(-time.Hour), Orders: 416, Trying: 378, Totals: usd, Host: "pay.example", Detail: "connection refused", Policy: 4},
@@ -277,23 +278,25 @@ func TestOverviewOfALot(t *testing.T) {
 		{Kind: "overdue", Since: time.Now().Add(-time.Minute)},
 		{Kind: "attention", Reason: "retries_exhausted", Orders: 1, Totals: usd}, {Kind: "attention", Reason: trick, Orders: countedTo, More: true},
 		{Kind: "approval", Orders: 25}, {Kind: "webhook_failing", EndpointID: "whe_2", Detail: trick, Events: 341, Until: time.Now().Add(time.Minute)},
+		{Kind: "operations_waiting", Operation: "refund", Orders: 12, Totals: usd, Since: until, Detail: "timeout"}, {Kind: "operations_waiting", Operation: "void", Reason: "outcome_unknown", Orders: 1, Since: until},
 		{Kind: "webhook_disabled", EndpointID: "whe_3", Detail: "gone", Description: "the shop's till"}, {Kind: "replica_lost", Replica: "gone:7", Since: time.Now()},
 		{Kind: "books_differ", Detail: "charge=https://pay.example", Since: time.Now()},
 	}
-	until := time.Date(2026, 11, 27, 3, 9, 0, 0, time.UTC)
 	found.Outages = []client.EndedOutage{{Step: "reserve", Host: "stock.example", Detail: "HTTP 503", Since: until.Add(-7 * time.Minute), Until: until,
 		Orders: 416, Completed: 400, Attention: 14}}
 	data.judge(func(string) bool { return true })
 	text := render(t, "overview", client.Caller{Open: true}, data)
 	for _, want := range []string{
-		"The service is open.", ">7&#43;<", ">10,000&#43;<", `href="/console/orders?q=status%3Acharging"`, "90 min", "shop-2:8", "(this one)",
+		"The service is open.", ">7&#43;<", ">10,000&#43;<", `href="/console/orders?q=status%3Acharging"`, "shop-2:8", "(shows this page)",
 		"<strong><bdi>pay.example</bdi></strong>\n<span>has failed at charge, reserve <time", ">for 1 h</time>: <bdi>connection refused</bdi>", "policy 4", "<strong>341</strong> events are not delivered", "<strong>420</strong> orders (98,400.00 USD) wait, and go on by themselves; 378 are being tried now",
 		`href="/console/orders?q=status%3Acharging%2Crefunding%2Creserving%2Creleasing&#43;hold%3Aretry"`, `href="/console/runbook#a-provider-is-away"`, "an order has been due",
 		"<strong>reserve works again</strong> <span>since 03:09 UTC; <bdi>stock.example</bdi> failed for 7 min: <bdi>HTTP 503</bdi></span>",
 		"<strong>416</strong> orders waited: 400 completed, <a href=\"/console/attention\">14 need a person</a>, 2 still on the way",
 		"<strong>Needs you</strong>\n<span>Retries are used up</span> <span><strong>1</strong> order (98,400.00 USD)</span>", `href="/console/attention?hold=attention&amp;reason=retries_exhausted"`,
-		"<strong>10,000&#43;</strong> orders", "<strong>To approve</strong>", "<strong>Endpoint whe_2</strong>", "next attempt", `href="/console/webhook?id=whe_2"`,
-		"was disabled", "<bdi>the shop&#39;s till</bdi>", `href="/console/runbook#pawlwebhookendpointdisabled"`, "<strong>Replica gone:7</strong>", "not heard of since",
+		"<strong>10,000&#43;</strong> orders", "<strong>To approve</strong>", "<strong>Endpoint whe_2</strong>", "nothing is sent before", `href="/console/webhook?id=whe_2"`,
+		"<strong>Refunds</strong>\n<span><strong>12</strong> (98,400.00 USD) wait, the oldest since 03:09 UTC: the provider did not answer in time. They are retried</span>", `href="/console/orders?q=refund%3Aopen&#43;sort%3Aoldest"`,
+		"<strong>1</strong> waits, the oldest since 03:09 UTC: whether the money has moved is unknown.", "#pawlchargeoperationsopen",
+		"was disabled", "<bdi>the shop&#39;s till</bdi>", `href="/console/runbook#pawlwebhookendpointdisabled"`, "<strong>Replica gone:7</strong>", "silent <time",
 		"replica gone:7 do not work. The provider&#39;s books differ.", "<strong>10,026&#43;</strong> orders (98,400.00 USD) need you.", "Orders are accepted, and none is lost.", `<span class="badge open">open</span>`, `<strong>13</strong> orders finished per second`,
 	} {
 		assert.Contains(t, text, want, "the page lacks")
@@ -311,7 +314,9 @@ func TestOverviewOfALot(t *testing.T) {
 func TestFailingEndpoint(t *testing.T) {
 	t.Parallel()
 	failing := &client.WebhookEndpoint{ID: "whe_1", State: "enabled", Failures: 3, FailingSince: time.Now().Add(-time.Hour), Undelivered: 5}
-	text := render(t, "webhook", client.Caller{}, endpointPage{WebhookEndpoint: failing, Exhausted: true})
+	failing.PausedUntil = time.Now().Add(time.Hour + time.Minute)
+	text := render(t, "webhook", client.Caller{}, endpointPage{WebhookEndpoint: failing, Exhausted: true, Deliveries: []client.Delivery{{State: "pending", DueAt: time.Now()}}})
+	assert.Equal(t, strings.Count(text, ">in 1 h<"), 2, "it says when the next attempt is: above and in the list")
 	for _, want := range []string{"It does not accept events", "<strong>5</strong> events wait", ">in 4 days<", "state=exhausted", "#pawlwebhookendpointfailing"} {
 		assert.Contains(t, text, want, "the page lacks")
 	}
@@ -325,7 +330,7 @@ func TestNoneOnThisPage(t *testing.T) {
 	t.Parallel()
 	for next, want := range map[string]string{"": "No order waits for this any more",
 		"/console/attention?cursor=c": "None was found among the last 10,000"} {
-		text := render(t, "attention", client.Caller{}, attentionPage{Chosen: &waitingGroup{reason: reasons[0]}, Next: next})
+		text := render(t, "attention", client.Caller{}, &attentionPage{Chosen: &waitingGroup{reason: reasons[0]}, Next: next})
 		if !strings.Contains(text, want) || strings.Contains(text, "Search further") != (next != "") {
 			t.Error(text)
 		}
@@ -354,14 +359,19 @@ func TestHeaderNamesThePerson(t *testing.T) {
 	}
 }
 
-// TestDoubtIsTold: what was undone in doubt is not called charged, and no provider is blamed for orders of another route.
+// TestDoubtIsTold: what was undone in doubt is not called charged, and no provider is blamed for orders of another route,
+// nor named otherwise while its breaker is open.
 func TestDoubtIsTold(t *testing.T) {
 	t.Parallel()
 	o := client.Order{Amount: "8", Currency: "USD", Steps: client.Steps{Charge: client.StepState{Undone: true, InDoubt: true}}}
 	assert.Contains(t, moneyOf(&o), "may have been charged")
-	failing := client.ProviderStep{Step: "charge", Route: "eu", Host: "eu.example", FailingSince: time.Now()}
-	group := client.ErrorGroup{Step: "charge", Hold: client.ErrorGroupHoldAttention, Code: "retries_exhausted"}
-	one := providersOf([]client.ProviderStep{failing}).groupOf(&group)
-	several := providersOf([]client.ProviderStep{failing, {Step: "charge", Route: "us", Host: "us.example"}}).groupOf(&group)
-	assert.Equal(t, one.Title+", "+several.Title, "eu.example, Retries are used up")
+	found := &client.Overview{ProviderSteps: []client.ProviderStep{{Step: "charge", Route: "eu", Host: "eu.example"}, {Step: "charge", Route: "us", Host: "us.example"}}}
+	group := client.ErrorGroup{Step: "charge", Route: "eu", Hold: client.ErrorGroupHoldRetry, Code: "timeout"}
+	closed := groupOf(found, &group)
+	found.Incidents = []client.Incident{{Kind: "provider_failing", Step: "charge", Route: "us", Host: "us.example"}, {Kind: "provider_failing", Step: "charge", Route: "eu", Host: "eu.example"}}
+	open := groupOf(found, &group)
+	group.Hold, group.Code = client.ErrorGroupHoldAttention, "retries_exhausted"
+	assert.Equal(t, closed.Title+", "+open.Title+", "+groupOf(found, &group).Title, "eu.example, eu.example, Retries are used up")
+	assert.Equal(t, open.key, closed.key, "the group, whatever the breaker does")
+	assert.Equal(t, searchOf(&client.ErrorGroup{Status: "charging", Route: "eu", Hold: client.ErrorGroupHoldRetry}), `status:charging hold:retry route:"eu"`)
 }

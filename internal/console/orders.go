@@ -16,27 +16,28 @@ import (
 )
 
 type ordersPage struct {
-	Search  string
-	Notes   []string
-	Meant   string // the search that was probably meant
-	Views   []view
-	Orders  []client.Order
-	First   int    // the number of the first order on this page, from 1
-	Next    string // the URL of the next page
-	Looked  string // inside which orders a term was looked for
-	Total   int64  // of all pages
-	More    bool   // there may be more than Total
-	Totals  []client.MoneyTotal
-	Matched map[string]string // by order: what matched the term; nil: a filter was used
-	Verbs   []*verb           // for selected orders
-	Fits    string            // the first of them that all orders on the page allow; empty: none
-	Help    [][2]string
-	Chips   []view   // the search without one of its words, named by the word
-	Oldest  bool     // they are sorted by age, the oldest first
-	Sorted  string   // the search in the other order
-	Term    string   // that was looked for
-	Keys    []string // of metadata, whose values terms find
-	Without []view   // of an empty list: searches without one of its filters, named by it, that find orders
+	Search       string
+	Notes        []string
+	Meant        string // the search that was probably meant
+	Views        []view
+	Orders       []client.Order
+	First        int    // the number of the first order on this page, from 1
+	Next         string // the URL of the next page
+	Looked       string // inside which orders a term was looked for
+	Total        int64  // of all pages
+	More         bool   // there may be more than Total
+	Totals       []client.MoneyTotal
+	Matched      map[string]string // by order: what matched the term; nil: a filter was used
+	Verbs        []*verb           // for selected orders
+	Fits         string            // the first of them that all orders on the page allow; empty: none
+	Help         [][2]string
+	Chips        []view   // the search without one of its words, named by the word
+	Oldest       bool     // they are sorted by age, the oldest first
+	Sorted       string   // the search in the other order
+	Term         string   // that was looked for
+	Keys         []string // of metadata, whose values terms find
+	OfOperations bool     // orders whose refunds, captures or voids are open
+	Without      []view   // of an empty list: searches without one of its filters, named by it, that find orders
 }
 
 type view struct{ Name, Search string }
@@ -67,11 +68,12 @@ var searchHelp = [][2]string{
 	{`refunded:yes`, "something of it was refunded, or its charge was undone"},
 	{`authorized:yes`, "something of it is authorized, and neither captured nor voided"},
 	{`voided:yes`, "something of its authorization was voided"},
-	{`refund:open`, "a refund is under way; failed: one failed, and none was requested since"},
+	{`refund:open`, "a refund, capture or void is under way; failed: a refund failed, and none was requested since"},
 	{`dispute:open`, "the customer disputes the charge; also won, lost"},
 	{`created:2026-11-01`, "created on that day (UTC); also today, yesterday"},
 	{`from:2026-11-01`, "created on or after that day; also a time, today, yesterday, 90m, 24h, 7d (UTC)"},
 	{`to:2026-11-01`, "created on or before that day"},
+	{`route:eu`, "charged by this route"},
 	{`code:out_of_stock`, "failed or being undone, with this code"},
 	{`step:reserve`, "failed or being undone, because of this step"},
 	{`sort:oldest`, "oldest first"},
@@ -321,8 +323,9 @@ func (v *visit) findByID(ids ...string) (string, error) {
 // find reads a page of matching orders. What the API rejects becomes a note.
 func (v *visit) find(s *search, p *ordersPage) error {
 	filter := s.filter
+	p.OfOperations = filter.Refund == client.ListOrdersParamsRefundOpen
 	filter.Limit, filter.Cursor, filter.Count = ordersOfPage, v.query("cursor"), true
-	filter.Money = filter.Charged || filter.Refunded || filter.Authorized || filter.Voided || filter.Refund != "" || filter.Dispute != "" || filter.Currency != ""
+	filter.Money = filter.Charged || filter.Refunded || filter.Authorized || filter.Voided || filter.Refund == "failed" || filter.Dispute != "" || filter.Currency != ""
 	list, err := v.api.ListOrders(v.r.Context(), filter)
 	if problem := refusedInput(err); problem != nil {
 		for _, field := range problem.Errors {
@@ -339,6 +342,13 @@ func (v *visit) find(s *search, p *ordersPage) error {
 		p.Next = address("/console/orders", url.Values{"q": {p.Search}, "cursor": {list.NextCursor}, "first": {first}})
 	}
 	return nil
+}
+
+// OpenOperations are the refunds, captures and voids of an order that the list is about.
+func (p *ordersPage) OpenOperations(o client.Order) []operation {
+	return slices.DeleteFunc(operationsOf(&o), func(c operation) bool {
+		return !p.OfOperations || c.State == client.CaptureStateDone || c.State == client.CaptureStateFailed
+	})
 }
 
 // Short reports whether the page ended before it was full.

@@ -126,13 +126,13 @@ func (p *bulkPage) Becomes(r client.BulkResult) template.HTML {
 	case name == "cancel":
 		return "undone, then " + badge(client.StatusCanceled)
 	case name == "approve", name == "retry" && r.Status == client.StatusFailed:
-		return "starts at charge"
+		return "starts with the charge"
 	case name == "retry" && undoing:
-		return template.HTML("undo of " + step + " tried again")
+		return template.HTML("undo of the " + step + " is tried again")
 	case name == "retry":
-		return template.HTML("tried again at " + cmp.Or(step, "charge"))
+		return template.HTML(cmp.Or(step, "charge") + " is tried again")
 	case name == "resume":
-		return template.HTML("continues at " + cmp.Or(step, "charge"))
+		return template.HTML("continues at the " + cmp.Or(step, "charge"))
 	case name == "pause":
 		return "paused"
 	}

@@ -149,7 +149,9 @@ func wrongOf(i client.Incident, may func(string) bool) wrong {
 		if i.Route != "" {
 			w.Steps += " (" + i.Route + ")"
 		}
-		w.URL = waitingAt(strings.Join(statusesAt(fsm.Step(i.Step)), ","))
+		w.URL = waitingAt(statusesAt(fsm.Step(i.Step)), i.Route)
+	case client.IncidentKindOperationsWaiting:
+		w.Title, w.Link, w.URL, w.Warns = capital(string(i.Operation))+"s", "Show them", ordersURL("refund:open sort:oldest"), i.Reason == ""
 	case client.IncidentKindOverdue:
 		w.Title, w.Link, w.URL = "Overdue", "Runbook", "/console/runbook#pawlordersnottakenup"
 	case client.IncidentKindReplicaLost:
@@ -164,7 +166,13 @@ func wrongOf(i client.Incident, may func(string) bool) wrong {
 	return w
 }
 
-func waitingAt(statuses string) string { return ordersURL("status:" + statuses + " hold:retry") }
+func waitingAt(statuses []string, route string) string {
+	search := "status:" + strings.Join(statuses, ",") + " hold:retry"
+	if route != "" {
+		search += " route:" + quoted(route)
+	}
+	return ordersURL(search)
+}
 
 // addWrong adds an incident. All that one host fails at is one thing to act on.
 func addWrong(all []wrong, w wrong) []wrong {
@@ -176,9 +184,11 @@ func addWrong(all []wrong, w wrong) []wrong {
 	}
 	one := &all[at]
 	one.Steps += ", " + w.Steps
+	statuses := statusesAt(fsm.Step(one.Step))
 	if one.Step != w.Step { // routes of a charge share its states
-		one.URL = waitingAt(strings.Join(slices.Concat(statusesAt(fsm.Step(one.Step)), statusesAt(fsm.Step(w.Step))), ","))
+		statuses = append(statuses, statusesAt(fsm.Step(w.Step))...)
 	}
+	one.URL = waitingAt(statuses, "")
 	one.Trying, one.Orders, one.More, one.Totals = one.Trying+w.Trying, one.Orders+w.Orders, one.More || w.More, addTotals(one.Totals, w.Totals)
 	if w.Since.Before(one.Since) {
 		one.Since = w.Since
@@ -212,9 +222,10 @@ func (w *wrong) Subject() string {
 	return strings.ToLower(w.Title[:1]) + w.Title[1:]
 }
 
-// Runbook is the section on a webhook endpoint.
+// Runbook is the section about it, besides what URL shows.
 func (w wrong) Runbook() string {
 	sections := map[client.IncidentKind]string{
+		client.IncidentKindOperationsWaiting: "pawlchargeoperationsopen", client.IncidentKindProviderFailing: "a-provider-is-away",
 		client.IncidentKindWebhookFailing: "pawlwebhookendpointfailing", client.IncidentKindWebhookDisabled: "pawlwebhookendpointdisabled",
 	}
 	return sections[w.Kind]

@@ -41,6 +41,7 @@ var qualifiers = map[string]func(s *search, value string) (wrong string){
 		s.filter.FailureStep = client.ListOrdersParamsFailureStep(strings.ToLower(value))
 		return notOneOf("step", value)
 	},
+	"route":    func(s *search, value string) string { s.filter.Route = value; return "" },
 	"code":     func(s *search, value string) string { s.filter.FailureCode = value; return "" },
 	"amount":   (*search).amount,
 	"currency": func(s *search, value string) string { s.filter.Currency = strings.ToUpper(value); return "" },

@@ -58,8 +58,6 @@ var verbs = []*verb{
 		Meaning: "Look at the provider first. The order continues as if the provider had answered this: " +
 			"if you record a charge that never happened, the order is not paid.",
 		done: "The step's result is recorded.",
-		Many: &ofMany{"Record a step's result for", "given a result",
-			"Look at the provider first. The orders continue as if the provider had answered this."},
 	},
 	{
 		Name: "resume", Label: "Resume", operation: "resumeOrder",

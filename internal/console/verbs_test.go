@@ -268,7 +268,7 @@ func TestBulk(t *testing.T) {
 	s := setup(t)
 	s.wait(t, "a", "b", "c")
 	s.order(t, "done", "completed", "")
-	s.get(t, "/console/bulk").want(t, 200, "Many orders", `<option value="cancel"`, `<option value="step-result"`)
+	s.get(t, "/console/bulk").want(t, 200, "Many orders", `<option value="cancel"`, `!<option value="step-result"`)
 
 	look := s.post(t, "/console/bulk", url.Values{"verb": {"cancel"}, "ids": {"a\r\n b \r\n\r\nb\r\ndone"}, "id": {"c", "<i>none"}})
 	look.want(t, 200, "Cancel 3 orders?", "Not possible for 2", "&lt;i&gt;none", "not_applicable", "not_found", "!<i>none")
@@ -301,22 +301,17 @@ func TestBulkVerbs(t *testing.T) {
 	s := setup(t)
 	s.order(t, "ended", "completed", "")
 	for _, c := range []struct{ verb, is, hold, button, becomes, afterwards string }{
-		{"retry", "charging", "attention", "Retry 2 orders", "completed", "<td>tried again at charge"},
-		{"approve", "pending", "approval", "Approve 2 orders", "completed", "<td>starts at charge"},
+		{"retry", "charging", "attention", "Retry 2 orders", "completed", "<td>charge is tried again"},
+		{"approve", "pending", "approval", "Approve 2 orders", "completed", "<td>starts with the charge"},
 		{"reject", "pending", "approval", "Reject 2 orders", "canceled", `<td><span class="badge canceled">`},
 		{"pause", "charging", "retry", "Pause 2 orders", "charging", "<td>paused"},
-		{"resume", "charging", "paused", "Resume 2 orders", "completed", "<td>continues at charge"},
+		{"resume", "charging", "paused", "Resume 2 orders", "completed", "<td>continues at the charge"},
 		{"cancel", "charging", "retry", "Cancel 2 orders", "canceled", `<td>undone, then <span class="badge canceled">`},
 		{"refund", "completed", "", "Refund 2 orders", "completed", `<td><span class="badge completed">`},
-		{"step-result", "charging", "attention", "Record a step&#39;s result for 2 orders", "completed", `class="badge`},
 	} {
 		ids := []string{c.verb + "-1", c.verb + "-2"}
 		for _, id := range ids {
-			if c.verb == "step-result" {
-				s.doubt(t, id)
-			} else {
-				s.order(t, id, c.is, c.hold)
-			}
+			s.order(t, id, c.is, c.hold)
 		}
 		form := url.Values{"verb": {c.verb}, "id": append(slices.Clone(ids), "ended")}
 		if c.verb == "refund" {
@@ -324,18 +319,10 @@ func TestBulkVerbs(t *testing.T) {
 			s.post(t, "/console/bulk", form).want(t, 200, `name="reason" type="text" value="" required`, `!name="confirm"`)
 			form.Set("reason", "seen by hand")
 		}
-		if c.verb == "step-result" { // it asks before it tries
-			s.post(t, "/console/bulk", form).want(t, 200, `name="outcome" required`, ">Preview<", `!name="confirm"`)
-			form.Set("step", "charge")
-			form.Set("reason", "seen")
-			form.Set("outcome", "maybe")
-			s.post(t, "/console/bulk", form).want(t, 200, `role="alert"`, "/outcome", "must be one of")
-			form.Set("outcome", "done")
-		}
 		page := s.post(t, "/console/bulk", form).want(t, 200, c.button+"?", strings.Replace(c.button, "2 orders", "<span data-ticked>2 orders</span></span></button>", 1), "Not possible for 1", c.afterwards)
 		s.post(t, "/console/bulk", page.fill("confirm", "yes", "reason", " ")).want(t, 200, `role="alert"`, "/console/")
 		s.count(t, 0, `SELECT count(*) FROM books.transitions WHERE verb = '`+c.verb+`' AND actor = 'local'`)
-		confirmed := page.fill("confirm", "yes", "reason", "seen by hand", "step", "charge", "outcome", form.Get("outcome"))
+		confirmed := page.fill("confirm", "yes", "reason", "seen by hand")
 		follow := s.post(t, "/console/bulk", confirmed).want(t, 303).header.Get("Location")
 		s.get(t, follow).want(t, 200, "<bdi>seen by hand</bdi>", ids[0], ids[1])
 		s.are(t, client.Status(c.becomes), ids...)
@@ -393,7 +380,7 @@ func TestLookingAgain(t *testing.T) {
 	s.doubt(t, "a")
 	s.doubt(t, "b")
 	form := s.post(t, "/console/bulk", url.Values{"verb": {"retry"}, "id": {"a", "b"}}).
-		want(t, 200, "Not possible for 2", "Check again").fill("policy", "active")
+		want(t, 200, "Not possible for 2", "Show what will change").fill("policy", "active")
 	s.post(t, "/console/bulk", form).want(t, 200, "Retry 2 orders?", `!name="refused"`)
 	form.Set("confirm", "yes")
 	s.post(t, "/console/bulk", form).want(t, 200, "Many orders")

@@ -27,6 +27,14 @@ func (p endpointPage) DisabledBy() time.Time {
 	return p.FailingSince.Add(failingDays * 24 * time.Hour)
 }
 
+// Due is when a delivery is sent next: not while the endpoint is paused.
+func (p endpointPage) Due(d client.Delivery) time.Time {
+	if d.DueAt.Before(p.PausedUntil) {
+		return p.PausedUntil
+	}
+	return d.DueAt
+}
+
 // failingDays is how many days of failures disable an endpoint.
 const failingDays = 5
 

@@ -84,8 +84,10 @@ type Overview struct {
 	Replicas []Replica     // by name
 	Lost     []LostReplica // that were connected within some minutes, did not end in order, and were not replaced
 	Disputes int64         // that are neither won nor lost, up to CountsMost
-	Groups   []HeldGroup   // of the oldest orders of each hold; the one with the oldest order first
-	Grouped  int64         // how many of each hold are in Groups and Statuses at most
+
+	Operations []WaitingOperations
+	Groups     []HeldGroup // of the oldest orders of each hold; the one with the oldest order first
+	Grouped    int64       // how many of each hold are in Groups and Statuses at most
 
 	OrdersPerSecond float64        // that the replicas finish
 	Steps           []ProviderStep // that the replicas have made calls for lately; by policy, step and route
@@ -104,6 +106,9 @@ type HeldGroup struct {
 	Oldest          time.Time
 }
 
+// WaitingOperations counts charge operations of a kind that several calls have not done.
+type WaitingOperations = db.ChargeOperationsWaitingRow
+
 // ProviderStep is a step that a provider does under a policy, or one route of its charge, in one replica or in all.
 // The tags are those of a report in the database.
 type ProviderStep struct {
@@ -116,7 +121,7 @@ type ProviderStep struct {
 	FailingSince *time.Time `json:"failingSince,omitempty"` // when the breaker opened first since it was closed; nil: it is closed
 	Host         string     `json:"host,omitempty"`         // that is called, with the port if the policy names one
 	FailedAt     *time.Time `json:"failedAt,omitempty"`     // when the breaker opened last; nil: it is closed
-	Failure      string     `json:"failure,omitempty"`      // the code of the last failed call, while the breaker is not closed
+	Failure      string     `json:"failure,omitempty"`      // the code of most failed calls since then
 }
 
 // Outage is a time during which a provider failed at a step, or at one route of its charge, as one replica saw it or all
@@ -125,7 +130,7 @@ type Outage struct {
 	Step    fsm.Step  `json:"step"`
 	Route   string    `json:"route,omitempty"`
 	Host    string    `json:"host,omitempty"`
-	Failure string    `json:"failure,omitempty"` // the code of the last failed call
+	Failure string    `json:"failure,omitempty"` // the code of most failed calls
 	Since   time.Time `json:"since"`
 	Until   time.Time `json:"until"`
 	Orders  []int64   `json:"orders"` // that waited; CountsMost or more: there may be others
@@ -167,6 +172,9 @@ type LostReplica struct {
 	At   time.Time // when it reported last
 }
 
+// outagesFor is how long an outage that is over is shown.
+const outagesFor = time.Hour
+
 // Overview asks the database at most once a second for all callers. Errors: ErrUnavailable.
 func (r *Reader) Overview(ctx context.Context, b Backlog) (Overview, error) {
 	return r.overview.get(ctx, r.later, func(ctx context.Context, most int32) (v Overview, cut bool, err error) {
@@ -192,7 +200,13 @@ func (r *Reader) readOverview(ctx context.Context, b Backlog, most int32) (v Ove
 		count.Status = state
 		v.Statuses = append(v.Statuses, count)
 	}
-	replicas, err := Read(ctx, r, r.query.ServerReplicas, pg.ServiceName)
+	reports, err := Read(ctx, r, func(ctx context.Context, _ struct{}) ([]db.ReplicaReportsRow, error) {
+		return r.query.ReplicaReports(ctx)
+	}, struct{}{})
+	var replicas []db.ServerReplicasRow
+	if err == nil { // after the reports: whoever has reported is connected
+		replicas, err = Read(ctx, r, r.query.ServerReplicas, pg.ServiceName)
+	}
 	for _, row := range replicas {
 		v.Replicas = append(v.Replicas, Replica{strings.TrimSpace(strings.TrimPrefix(row.Name, pg.ServiceName)), row.Connections, row.Since})
 	}
@@ -200,42 +214,37 @@ func (r *Reader) readOverview(ctx context.Context, b Backlog, most int32) (v Ove
 		v.Disputes, err = Read(ctx, r, r.query.DisputesOpen, CountsMost)
 	}
 	if err == nil {
-		err = r.addReports(ctx, &v)
+		v.Operations, err = Read(ctx, r, r.query.ChargeOperationsWaiting, CountsMost)
+	}
+	v.At = b.At
+	if err == nil {
+		err = v.addReports(reports)
 	}
 	if err == nil {
 		v.Ended, err = r.followOutages(ctx, v.Ended)
 	}
-	v.At = b.At
 	return v, Unavailable("list replicas", err)
 }
 
 // addReports adds up what the replicas have reported.
-func (r *Reader) addReports(ctx context.Context, v *Overview) error {
-	rows, err := Read(ctx, r, func(ctx context.Context, _ struct{}) ([]db.ReplicaReportsRow, error) {
-		return r.query.ReplicaReports(ctx)
-	}, struct{}{})
+func (v *Overview) addReports(rows []db.ReplicaReportsRow) error {
 	for _, row := range rows {
-		connected := func(c Replica) bool { return strings.HasPrefix(c.Name+" ", row.Name+" ") }
-		if row.Silent {
-			if !slices.ContainsFunc(v.Replicas, connected) {
-				v.Lost = append(v.Lost, LostReplica{row.Name, row.At})
-			}
-			continue
-		}
-		v.OrdersPerSecond += row.OrdersPerSecond
-		var steps []ProviderStep
-		if err := json.Unmarshal(row.Steps, &steps); err != nil {
-			return fmt.Errorf("read report of a replica: %w", err)
-		}
-		for _, step := range steps {
-			v.Steps = addStep(v.Steps, step)
-		}
 		var ended []Outage
 		if err := json.Unmarshal(row.Outages, &ended); err != nil {
 			return fmt.Errorf("read outages of a replica: %w", err)
 		}
 		for i := range ended {
-			v.Ended = addOutage(v.Ended, &ended[i])
+			if v.At.Sub(ended[i].Until) < outagesFor {
+				v.Ended = addOutage(v.Ended, &ended[i])
+			}
+		}
+		connected := func(c Replica) bool { return strings.HasPrefix(c.Name+" ", row.Name+" ") }
+		if row.Name != "" && row.Late && !slices.ContainsFunc(v.Replicas, connected) {
+			v.Lost = append(v.Lost, LostReplica{row.Name, row.At})
+		} else if row.Name != "" && !row.Silent {
+			if err := v.addSteps(&row); err != nil {
+				return err
+			}
 		}
 	}
 	v.settleOutages()
@@ -243,7 +252,19 @@ func (r *Reader) addReports(ctx context.Context, v *Overview) error {
 	slices.SortFunc(v.Steps, func(a, b ProviderStep) int {
 		return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Step, b.Step), cmp.Compare(a.Route, b.Route))
 	})
-	return err
+	return nil
+}
+
+func (v *Overview) addSteps(row *db.ReplicaReportsRow) error {
+	v.OrdersPerSecond += row.OrdersPerSecond
+	var steps []ProviderStep
+	if err := json.Unmarshal(row.Steps, &steps); err != nil {
+		return fmt.Errorf("read report of a replica: %w", err)
+	}
+	for _, step := range steps {
+		v.Steps = addStep(v.Steps, step)
+	}
+	return nil
 }
 
 // unreplaced returns the lost replicas in whose place no other one has started since. Each replica replaces one.
@@ -329,15 +350,17 @@ func (v *Overview) settleOutages() {
 // followOutages counts what became of the orders that waited. An outage of which none has completed is left out: others'
 // calls may succeed while theirs still fail.
 func (r *Reader) followOutages(ctx context.Context, ended []Outage) ([]Outage, error) {
-	for i := range ended {
-		o := &ended[i]
-		row, err := Read(ctx, r, r.query.OrdersByOutcome, o.Orders)
-		if err != nil {
-			return nil, err
-		}
+	var waited db.OrdersByOutcomeParams
+	for i, o := range ended {
+		waited.OrderNos = append(waited.OrderNos, o.Orders...)
+		waited.Ofs = append(waited.Ofs, slices.Repeat([]int32{int32(i)}, len(o.Orders))...)
+	}
+	rows, err := Read(ctx, r, r.query.OrdersByOutcome, waited)
+	for _, row := range rows {
+		o := &ended[row.Of]
 		o.Waited, o.Completed, o.Held, o.Stopped = row.Orders, row.Completed, row.Held, row.Stopped
 	}
-	return slices.DeleteFunc(ended, func(o Outage) bool { return o.Waited > 0 && o.Completed == 0 }), nil
+	return slices.DeleteFunc(ended, func(o Outage) bool { return o.Waited > 0 && o.Completed == 0 }), err
 }
 
 func (r *Reader) countUnfinished(ctx context.Context, v *Overview, counts map[fsm.State]StatusCount, most int32) error {
@@ -431,21 +454,22 @@ func (r *Reader) countEnded(ctx context.Context, counts map[fsm.State]StatusCoun
 
 const errorGroupsMost = 200
 
-// ErrorGroup counts the orders of one currency that failed, are held for attention, or are retried, at the same step for
-// the same reason.
+// ErrorGroup counts the orders of one currency that failed or are held for attention, at the same step for the same
+// reason, or that are retried at the same step.
 type ErrorGroup struct {
 	Status      fsm.State // failed, or the state in which they are held
 	Hold        string    // empty: they failed
 	Step        fsm.Step  // empty: no step failed
-	Code        string    // of the failure; of a hold, its reason up to a colon
+	Route       string    // of those held at a charge
+	Code        string    // of the failure; of a hold, its reason up to a colon; of a retry, the most frequent one
 	Orders      int64
-	More        bool // older orders of its kind were not counted
+	Trying      int64 // of Orders: the retry is under way, so that they are not held now
+	More        bool  // older orders of its kind were not counted
 	First, Last time.Time
 	Example     string // id of the newest
 	Detail      string // of the newest: what the failure says, or the whole reason of the hold
 
 	Currency, Amount string // of all of them; a decimal with the fraction digits of the currency
-	Recent           int64  // of Orders: failed in the last minute, or held and created in it
 }
 
 // ErrorGroups are the groups of the newest orders, that with the last error first.
@@ -464,12 +488,12 @@ func (r *Reader) readErrorGroups(ctx context.Context, most int32) (found ErrorGr
 	rows, err := Read(ctx, r, r.query.ErrorGroups, db.ErrorGroupsParams{Most: most, Groups: errorGroupsMost})
 	counted := map[string]int64{} // by hold
 	for _, row := range rows {
-		counted[row.Hold] += row.Orders
+		counted[row.Hold] += row.Orders - row.Trying
 	}
 	for _, row := range rows {
 		more := counted[row.Hold] >= int64(most)
-		g := ErrorGroup{fsm.State(row.Status), row.Hold, fsm.Step(row.Step), row.Code, row.Orders, more, row.FirstAt, row.LastAt, row.Example, row.Detail,
-			row.Currency, row.Amount, row.Recent}
+		g := ErrorGroup{fsm.State(row.Status), row.Hold, fsm.Step(row.Step), row.Route, row.Code, row.Orders, row.Trying, more, row.FirstAt, row.LastAt,
+			row.Example, row.Detail, row.Currency, row.Amount}
 		if g.Hold != "" {
 			g.Step = g.Status.Step()
 		}

@@ -186,8 +186,9 @@ type Filter struct {
 	Refunded               bool   // something of it was refunded, or its charge was undone
 	Authorized             bool   // something of it is authorized, and neither captured nor voided
 	Voided                 bool   // something of its authorization was voided
-	Refund                 string // open: one is neither done nor failed; failed: one failed, and none was requested since
+	Refund                 string // open: a refund, capture or void is neither done nor failed; failed: a refund failed, and none was requested since
 	Dispute                string // open, or the state of one of its disputes: won or lost
+	Route                  string // of its charge
 }
 
 const (
@@ -352,7 +353,7 @@ func (f *Filter) query(w window) db.OrdersFindParams {
 	q := db.OrdersFindParams{
 		Statuses: statusesOf(f), Item: f.Item, CustomerID: f.CustomerID, Reason: f.HoldReason,
 		FailureStep: f.FailureStep, FailureCode: f.FailureCode, AmountTo: largest, Oldest: f.Oldest, SubmittedBy: f.SubmittedBy,
-		Currency: f.Currency, Charged: f.Charged, Refunded: f.Refunded, Authorized: f.Authorized, Voided: f.Voided, Refund: f.Refund, Dispute: f.Dispute,
+		Currency: f.Currency, Charged: f.Charged, Refunded: f.Refunded, Authorized: f.Authorized, Voided: f.Voided, Refund: f.Refund, Dispute: f.Dispute, Route: f.Route,
 		After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to,
 	}
 	if f.AmountFrom != nil {

@@ -96,7 +96,7 @@ GRANT UPDATE (finished_at, outcome, code, detail, reference, fenced) ON pawl.ste
 GRANT UPDATE (source, outcome, code, detail, reference, data, answered_at, consumed_at) ON pawl.step_answers TO pawl_serve;
 GRANT UPDATE (claims, due_at, finished_at, reason, reference, code, detail) ON pawl.late_undos TO pawl_serve;
 GRANT UPDATE (version) ON pawl.concurrency_keys TO pawl_serve;
-GRANT INSERT, UPDATE (at, orders_per_second, steps, outages), DELETE ON pawl.replica_reports TO pawl_serve;
+GRANT INSERT, UPDATE (name, at, orders_per_second, steps, outages), DELETE ON pawl.replica_reports TO pawl_serve;
 -- Idempotency keys are removed after a month. Locking rows requires the right to change a column.
 GRANT INSERT, UPDATE (created_at), DELETE ON pawl.idempotency_keys TO pawl_serve;
 GRANT INSERT, UPDATE, DELETE ON pawl.bulk_refusals TO pawl_serve;

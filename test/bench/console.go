@@ -310,7 +310,7 @@ WITH stored AS (
     'item-' || lpad((floor(random() * $3::integer))::text, 5, '0'), 'cus_' || floor(random() * 100000),
     jsonb_build_object('email', 'c' || floor(random() * 100000) || '@example.com', 'cart', s.n::text), 'token:bench',
     s.hold, CASE s.hold WHEN 'retry' THEN (ARRAY['breaker_open', 'timeout: no answer in time'])[1 + s.n / 100 % 2] WHEN 'approval' THEN 'amount over 500 USD'
-      WHEN 'attention' THEN (ARRAY['retries_exhausted: 37 calls in 90 minutes', 'outcome_unknown: the key is forgotten', 'retry_after: 999999 s'])[1 + s.n / 100 % 3] END,
+      WHEN 'attention' THEN (ARRAY['retries_exhausted: no success in 1h30m0s, last timeout', 'outcome_unknown: the key is forgotten', 'retry_after: 999999 s'])[1 + s.n / 100 % 3] END,
     CASE WHEN s.hold IN ('retry', 'callback', 'scheduled') THEN now() + interval '30 days' END, CASE WHEN s.hold = 'scheduled' THEN now() + interval '30 days' END,
     CASE WHEN s.hold = 'approval' THEN '9999-01-01'::timestamptz END, CASE WHEN s.hold IN ('retry', 'attention') THEN 3 END,
     CASE WHEN s.hold IS NULL AND s.ended = 'failed' THEN 'charge' END,

@@ -77,7 +77,7 @@ export interface paths {
         };
         /**
          * List groups of failed and held orders
-         * @description Orders that failed, are held for attention, or are retried, grouped by step and cause; the one with the last error first, up to 200. Covers the newest 10000 orders of each kind. Groups are usually at most a second old; if they take long, up to a minute, and those that had not been read for long cover the newest 1000 orders, until all are read. Needs the role read.
+         * @description Orders that failed or are held for attention, grouped by step and cause, and orders that are retried, grouped by step; the one with the last error first, up to 200. Covers the newest 10000 orders of each kind. Groups are usually at most a second old; if they take long, up to a minute, and those that had not been read for long cover the newest 1000 orders, until all are read. Needs the role read.
          */
         get: operations["listErrorGroups"];
         put?: never;
@@ -1673,7 +1673,7 @@ export interface components {
              */
             completed: number;
             /**
-             * @description The code of the last failed call, or why there was no connection.
+             * @description The code of most failed calls, or why there was no connection.
              * @example connection refused
              */
             detail?: string;
@@ -1772,7 +1772,7 @@ export interface components {
         };
         ErrorGroup: {
             /**
-             * @description The failure code, or the hold reason up to a colon; usable as a filter for orders.
+             * @description The failure code, or the hold reason up to a colon; usable as a filter for orders. With retry, the most frequent reason.
              * @example card_declined
              */
             code: string;
@@ -1793,15 +1793,12 @@ export interface components {
              * @description When the last order failed or was held.
              */
             lastAt: string;
-            /**
-             * Format: int64
-             * @description Of orders: those that failed in the last minute, or are held and were created in it.
-             */
-            lastMinute: number;
             /** @description More orders may be in the group. */
             more: boolean;
             /** Format: int64 */
             orders: number;
+            /** @description Of orders that are held at a charge with several routes. */
+            route?: string;
             /** @description failed, or the status in which the orders are held. */
             status: components["schemas"]["Status"];
             /**
@@ -1811,6 +1808,11 @@ export interface components {
             step?: "charge" | "reserve" | "confirm";
             /** @description These orders, by currency. */
             totals: components["schemas"]["CurrencyTotal"][];
+            /**
+             * Format: int64
+             * @description Of orders: those whose step is being tried again now, so that they have no hold.
+             */
+            trying?: number;
         };
         ErrorGroups: {
             groups: components["schemas"]["ErrorGroup"][];
@@ -2045,7 +2047,7 @@ export interface components {
             /** @description Of a webhook endpoint. */
             description?: string;
             /**
-             * @description With provider_failing, the code of the last failed call, or why there was no connection. Of a webhook endpoint, its last failure, or why it is disabled. With books_wrong, the checks that failed; with books_differ, the providers.
+             * @description With provider_failing, the code of most failed calls, or why there was no connection. With operations_waiting, the most frequent code. Of a webhook endpoint, its last failure, or why it is disabled. With books_wrong, the checks that failed; with books_differ, the providers.
              * @example connection refused
              */
             detail?: string;
@@ -2065,16 +2067,21 @@ export interface components {
              */
             host?: string;
             /**
-             * @description provider_failing: the circuit breaker of a step is not closed, and orders wait for it or a call failed within half a minute; its orders continue by themselves. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. replica_lost: a replica has ended or lost the database without saying so; others take over its orders. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint. books_wrong: the newest verification found errors in the books. books_differ: the newest comparison with a provider found differences.
+             * @description provider_failing: the circuit breaker of a step is not closed, and orders wait for it or a call failed within half a minute; its orders continue by themselves. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. operations_waiting: refunds, captures or voids are open after three calls or more; they are retried, except with the reason outcome_unknown: a person has to look. replica_lost: a replica has ended or lost the database without saying so; others take over its orders. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint. books_wrong: the newest verification found errors in the books. books_differ: the newest comparison with a provider found differences.
              * @example provider_failing
              * @enum {string}
              */
-            kind: "provider_failing" | "overdue" | "attention" | "approval" | "replica_lost" | "webhook_failing" | "webhook_disabled" | "books_wrong" | "books_differ";
+            kind: "provider_failing" | "overdue" | "attention" | "approval" | "operations_waiting" | "replica_lost" | "webhook_failing" | "webhook_disabled" | "books_wrong" | "books_differ";
             /** @description More orders may wait. */
             more: boolean;
             /**
+             * @description With operations_waiting: the kind of them.
+             * @enum {string}
+             */
+            operation?: "refund" | "capture" | "void";
+            /**
              * Format: int64
-             * @description How many orders wait. 0 with overdue, for webhook endpoints and the books.
+             * @description How many orders wait, or with operations_waiting how many operations. 0 with overdue, for webhook endpoints and the books.
              */
             orders: number;
             /**
@@ -2083,7 +2090,7 @@ export interface components {
              */
             policy?: number;
             /**
-             * @description With attention: the holdReason, up to a colon.
+             * @description With attention: the holdReason, up to a colon. With operations_waiting: outcome_unknown, or absent.
              * @example retries_exhausted
              */
             reason?: string;
@@ -2096,7 +2103,7 @@ export interface components {
             route?: string;
             /**
              * Format: date-time
-             * @description When it began; with attention and approval, when the oldest order was created; with replica_lost, when it reported last; with books_wrong and books_differ, when that was found last.
+             * @description When it began; with attention and approval, when the oldest order was created; with operations_waiting, when the oldest was requested; with replica_lost, when it reported last; with books_wrong and books_differ, when that was found last.
              */
             since?: string;
             /**
@@ -2572,7 +2579,7 @@ export interface components {
              * @description Orders that the replicas finish per second.
              */
             ordersPerSecond: number;
-            /** @description Outages of providers that ended in the last hour, of steps that do not fail now; the last one first. A replica that is restarted forgets those that it saw. */
+            /** @description Outages of providers that ended in the last hour, of steps that do not fail now; the last one first. */
             outages: components["schemas"]["EndedOutage"][];
             /**
              * Format: double
@@ -2769,7 +2776,7 @@ export interface components {
              */
             failingSince?: string;
             /**
-             * @description While the breaker is not closed: the code of the last failed call, or why there was no connection.
+             * @description While the breaker is not closed: the code of most failed calls, or why there was no connection.
              * @example connection refused
              */
             failure?: string;
@@ -4720,10 +4727,12 @@ export interface operations {
                 authorized?: boolean;
                 /** @description Only orders of whose authorization something was voided. */
                 voided?: boolean;
-                /** @description open: only orders with a requested refund that is neither done nor failed. failed: with a refund that failed, and none requested since. */
+                /** @description open: only orders with a requested refund, capture or void that is neither done nor failed. failed: with a refund that failed, and none requested since. */
                 refund?: "open" | "failed";
                 /** @description Only orders with a dispute that is open, or was won or lost. */
                 dispute?: "open" | "won" | "lost";
+                /** @description Only orders whose charge has this route. */
+                route?: string;
                 /** @description Only orders created at this time or later (RFC 3339). */
                 createdFrom?: string;
                 /** @description Only orders created before this time (RFC 3339). */
