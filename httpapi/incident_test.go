@@ -42,7 +42,7 @@ func TestFailingProviders(t *testing.T) {
 	waiting := waitingOperations([]orders.WaitingOperations{{Kind: "refund", Currency: "JPY", Operations: 1, Amount: "500", Since: later, Code: "timeout"},
 		{Kind: "refund", Currency: "USD", Operations: 11, Amount: "340.00", Since: first, Code: "http_503"}, {Kind: "refund", Unknown: true, Currency: "USD", Operations: 1, Amount: "1.00"}})
 	assert.Equal(t, len(waiting), 2, "incidents of refunds: one that is retried, and one that is not")
-	assert.Equal(t, fmt.Sprint(waiting[0].Orders, waiting[0].Since.Unix(), waiting[0].Detail, len(waiting[0].Totals), waiting[1].Reason), "12 100 timeout 2 outcome_unknown")
+	assert.Equal(t, fmt.Sprintln(waiting[0].Orders, waiting[0].Since.Unix(), waiting[0].Detail, len(waiting[0].Totals), waiting[1].Reason), "12 100 timeout 2 outcome_unknown\n")
 
 	recovered := orders.ProviderStep{Step: fsm.Charge, Breaker: "half_open", FailingSince: &first, FailedAt: &later}
 	v := &orders.Overview{At: later.Add(quietAfter), Steps: []orders.ProviderStep{recovered}}

@@ -250,7 +250,7 @@ func wanted(by, name, statuses string) args {
 	values := args{
 		"by": "'" + by + "'", "name": name, "statuses": statuses, "looks": "50", "item": "''", "customer_id": "''", "reason": "''",
 		"amount_from": "0", "amount_to": "1000", "failure_step": "''", "failure_code": "''", "submitted_by": "''", "currency": "''",
-		"charged": "false", "refunded": "false", "authorized": "false", "voided": "false", "refund": "''", "dispute": "''",
+		"charged": "false", "refunded": "false", "authorized": "false", "voided": "false", "refund": "''", "dispute": "''", "route": "''",
 		"holds": "'{}'", "unfinished": "false",
 	}
 	unfinished := strings.Contains(statuses, "ing") // the ending of all statuses that are not final
