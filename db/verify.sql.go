@@ -566,7 +566,9 @@ WITH placed AS MATERIALIZED (
   FROM pawl.order_money AS m LEFT JOIN placed AS p ON p.order_no = m.order_no WHERE m.order_no BETWEEN $1 AND $2
   UNION ALL
   SELECT p.day, p.currency, 1, 0, 0 * p.amount, 0, 0, 0, 0, 0,
-    CASE WHEN p.status IN ('reserving', 'confirming', 'completed', 'releasing', 'refunding') THEN p.amount ELSE 0 END, 0, 0, 0
+    CASE WHEN p.status IN ('reserving', 'confirming', 'completed', 'releasing') OR p.status = 'refunding' AND 'charging' IS DISTINCT FROM (
+      SELECT t.from_status FROM pawl.transitions AS t WHERE t.order_no = p.order_no AND t.to_status = 'refunding' AND t.from_status <> 'refunding'
+      ORDER BY t.seq DESC LIMIT 1) THEN p.amount ELSE 0 END, 0, 0, 0
   FROM placed AS p
 ), summed AS (
   SELECT e.day, e.currency, sum(e.orders) AS orders, sum(e.charges) AS charges, sum(e.charged) AS charged, sum(e.undone) AS undone,
@@ -608,8 +610,9 @@ type VerifyMoneyRow struct {
 
 // Returns money by currency and by the day (UTC) on which the order was placed, summed on three sides that share no row:
 // charges, undos, and the orders whose status says that they hold money. An undo commits with the final move, so an
-// order in refunding still holds it. under_way is what unfinished orders keep. disputed is what open disputes are about.
-// Sums of nothing have the fraction digits of the orders.
+// order in refunding still holds it, unless its charge was in doubt: only such an order goes there from charging.
+// under_way is what unfinished orders keep. disputed is what open disputes are about. Sums of nothing have the fraction
+// digits of the orders.
 func (q *Queries) VerifyMoney(ctx context.Context, arg VerifyMoneyParams) ([]VerifyMoneyRow, error) {
 	rows, err := q.db.Query(ctx, verifyMoney, arg.First, arg.Last)
 	if err != nil {

@@ -63,6 +63,7 @@ var needed = map[string][]string{
 	"pawl.operation_lines_fault(bigint, integer)":  {"EXECUTE"},
 	"pawl.current_numbering":                       {"SELECT"},
 	"pawl.order_numbering":                         {"SELECT", "INSERT", "UPDATE"},
+	"pawl.known_charges":                           {"SELECT"},
 	"pawl.order_money":                             {"SELECT"},
 	"pawl.order_id_hash(text)":                     {"EXECUTE"},
 	"pawl.orders":                                  {"SELECT", "INSERT", "UPDATE"},

@@ -14,7 +14,7 @@ var listMoneyMovementsOperation = failing(huma.Operation{
 	OperationID: "listMoneyMovements", Method: http.MethodGet, Path: "/api/money-movements", Tags: []string{"orders"},
 	Summary: "List movements of money",
 	Description: "Each charge, capture, undo, refund and lost dispute, for bookkeeping: those of a month add up to what a report of the books has for it. " +
-		"An authorization moves nothing. Those of the newest orders come first, and those of forgotten orders are missing. " +
+		"An authorization moves nothing, nor does a charge that was undone without knowing whether it had happened. Those of the newest orders come first, and those of forgotten orders are missing. " +
 		"A page examines up to 10,000 orders, so it may be empty and still have a nextCursor. " +
 		"With format=csv, or Accept: text/csv, the page is a table, and the header Link leads to the next one.",
 }, "invalid_parameter", "unavailable", "internal")

@@ -90,7 +90,7 @@ type listOrdersRequest struct {
 	AmountFrom  amountBound `query:"amountFrom" doc:"Only orders of at least this amount, in any currency."`
 	AmountTo    amountBound `query:"amountTo" doc:"Only orders of at most this amount, in any currency."`
 	Currency    string      `query:"currency" doc:"Only orders in this currency (ISO 4217)." example:"USD"`
-	Charged     bool        `query:"charged" doc:"Only orders that were charged, also if the charge was undone since."`
+	Charged     bool        `query:"charged" doc:"Only orders that were charged, also if the charge was undone since. It must be known that they were."`
 	Refunded    bool        `query:"refunded" doc:"Only orders of which something was refunded, or whose charge was undone."`
 	Authorized  bool        `query:"authorized" doc:"Only orders of which something is authorized, and neither captured nor voided."`
 	Voided      bool        `query:"voided" doc:"Only orders of whose authorization something was voided."`

@@ -323,16 +323,19 @@ CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.charge_operations FOR EACH
 CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.inventory FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
 CREATE TRIGGER kept BEFORE UPDATE OR DELETE OR TRUNCATE ON pawl.stock_movements FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
 
+-- The charges that count as money. One that was undone in doubt may never have happened: neither it nor its undo counts.
+CREATE VIEW pawl.known_charges AS SELECT * FROM pawl.charges AS c WHERE c.in_doubt IS NOT TRUE;
+
 -- When money moved, and how much: what went back is negative. An authorization moves none, nor does its end. A lost
 -- dispute counts from when it was lost, and its money was moved by the provider.
 CREATE VIEW pawl.movements AS
 SELECT c.order_no, c.currency, CASE WHEN c.capture IS NULL THEN c.created_at ELSE c.captured_at END AS at, 'charge'::text AS kind,
   c.amount::numeric AS amount, c.reference
-FROM pawl.charges AS c WHERE c.capture IS NULL OR c.captured_at IS NOT NULL
+FROM pawl.known_charges AS c WHERE c.capture IS NULL OR c.captured_at IS NOT NULL
 UNION ALL
 SELECT c.order_no, c.currency, c.refunded_at, 'undo', - c.amount::numeric,
   (SELECT f.reference FROM pawl.charge_operations AS f WHERE f.order_no = c.order_no AND f.generation = c.generation AND f.number = 0)
-FROM pawl.charges AS c WHERE c.refunded_at IS NOT NULL AND (c.capture IS NULL OR c.captured_at IS NOT NULL)
+FROM pawl.known_charges AS c WHERE c.refunded_at IS NOT NULL AND (c.capture IS NULL OR c.captured_at IS NOT NULL)
 UNION ALL
 SELECT f.order_no, f.currency, coalesce(f.finished_at, f.created_at), f.kind::text, CASE WHEN f.kind = 'refund' THEN - f.amount::numeric ELSE f.amount::numeric END, f.reference
 FROM pawl.charge_operations AS f WHERE f.number > 0 AND f.state = 'done' AND f.kind <> 'void'
@@ -346,13 +349,14 @@ CREATE VIEW pawl.order_money AS
 SELECT c.order_no, c.currency, 1 AS charges, c.amount::numeric AS charged, 0::numeric AS undone, 0::numeric AS refunded, 0::numeric AS voided,
   CASE WHEN c.refunded_at IS NULL AND c.capture IS NOT NULL AND c.captured_at IS NULL THEN c.amount ELSE 0 END::numeric AS authorized,
   CASE WHEN c.refunded_at IS NULL THEN c.amount ELSE 0 END::numeric AS standing, 0::numeric AS disputed, 0::numeric AS lost
-FROM pawl.charges AS c
+FROM pawl.known_charges AS c
 UNION ALL
 SELECT f.order_no, f.currency, 0, 0, CASE WHEN f.number = 0 THEN f.amount ELSE 0 END::numeric,
   CASE WHEN f.number > 0 AND f.kind = 'refund' THEN f.amount ELSE 0 END::numeric,
   CASE WHEN f.kind = 'void' THEN f.amount ELSE coalesce(f.voided, 0) END::numeric,
   CASE WHEN f.kind <> 'refund' THEN - f.amount - coalesce(f.voided, 0) ELSE 0 END::numeric, 0, 0, 0
 FROM pawl.charge_operations AS f WHERE f.state = 'done'
+  AND (f.number > 0 OR (SELECT c.in_doubt FROM pawl.charges AS c WHERE c.order_no = f.order_no AND c.generation = f.generation) IS NOT TRUE)
 UNION ALL
 SELECT d.order_no, d.currency, 0, 0, 0, 0, 0, 0, 0, CASE WHEN bool_and(d.state = 'opened') THEN max(d.amount) ELSE 0 END::numeric,
   coalesce(sum(d.amount) FILTER (WHERE d.state = 'lost'), 0)::numeric
@@ -427,7 +431,7 @@ END $$;
 -- +goose Down
 DROP FUNCTION pawl.orders_by_metadata(text, integer);
 DROP FUNCTION pawl.orders_within(bigint[], bigint);
-DROP VIEW pawl.no_effects, pawl.full_orders, pawl.order_money, pawl.movements;
+DROP VIEW pawl.no_effects, pawl.full_orders, pawl.order_money, pawl.movements, pawl.known_charges;
 DROP TABLE pawl.stock_movements;
 DROP TABLE pawl.inventory;
 DROP DOMAIN pawl.stock_count;

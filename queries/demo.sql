@@ -4,7 +4,7 @@
 SELECT o.completed, o.failed, c.charges, (c.charged - f.refunded)::text AS kept
 FROM (SELECT count(*) FILTER (WHERE p.status = 'completed') AS completed, count(*) FILTER (WHERE p.status IN ('failed', 'canceled')) AS failed
    FROM pawl.orders AS p) AS o,
-  (SELECT count(*) AS charges, coalesce(sum(a.amount::numeric) FILTER (WHERE a.currency = @currency), 0) AS charged FROM pawl.charges AS a
+  (SELECT count(*) AS charges, coalesce(sum(a.amount::numeric) FILTER (WHERE a.currency = @currency), 0) AS charged FROM pawl.known_charges AS a
    WHERE a.refunded_at IS NULL) AS c,
   (SELECT coalesce(sum(e.amount::numeric), 0) AS refunded FROM pawl.charge_operations AS e
    WHERE e.number > 0 AND e.kind = 'refund' AND e.state = 'done' AND e.currency = @currency) AS f;

@@ -169,9 +169,10 @@ SELECT ARRAY(
         AND (@failure_code::text = '' OR o.failure_code = @failure_code::text)
         AND (@submitted_by::text = '' OR o.submitted_by = @submitted_by::text) AND (@route::text = '' OR o.route = @route::text)
         AND (@currency::text = '' OR o.currency = @currency::text)
-        AND (NOT @charged::boolean OR EXISTS (SELECT 1 FROM pawl.charges AS g WHERE g.order_no = o.order_no))
+        AND (NOT @charged::boolean OR EXISTS (SELECT 1 FROM pawl.known_charges AS g WHERE g.order_no = o.order_no))
         AND (NOT @refunded::boolean OR EXISTS (
-          SELECT 1 FROM pawl.charge_operations AS u WHERE u.order_no = o.order_no AND u.kind = 'refund' AND u.state = 'done'))
+          SELECT 1 FROM pawl.charge_operations AS u WHERE u.order_no = o.order_no AND u.kind = 'refund' AND u.state = 'done'
+            AND (u.number > 0 OR (SELECT g.in_doubt FROM pawl.charges AS g WHERE g.order_no = u.order_no AND g.generation = u.generation) IS NOT TRUE)))
         AND (NOT @authorized::boolean OR EXISTS (
           SELECT 1 FROM pawl.charges AS g WHERE g.order_no = o.order_no AND g.refunded_at IS NULL AND g.capture IS NOT NULL AND g.captured_at IS NULL
             AND g.amount > (SELECT coalesce(sum(u.amount + coalesce(u.voided, 0)), 0) FROM pawl.charge_operations AS u

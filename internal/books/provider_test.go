@@ -111,6 +111,7 @@ func TestEveryDifferenceToTheProviderIsFound(t *testing.T) { //nolint:tparallel 
 			found{"provider_live": {"refused"}}},
 		{"a charge in doubt that was undone live", change("stopped", fsm.Charge, func(l *line) { l.state, l.effects = "live", 1 }), "",
 			found{"provider_live": {"stopped"}}},
+		{"a charge in doubt that was done and undone", change("stopped", fsm.Charge, func(l *line) { l.state, l.effects = "undone", 1 }), "", nil},
 		{"a confirmation that was refused live", change("refused", fsm.Confirm, func(l *line) { l.state, l.effects = "live", 1 }), "",
 			found{"provider_live": {"refused"}}},
 		{"what was undone may still come", change("refused", fsm.Reserve, func(l *line) { l.state, l.effects = "pending", 0 }), "",

@@ -305,7 +305,8 @@ func (s *shop) answer(id string, verdict fsm.Outcome, consumes bool) {
 	s.Helper()
 	set := s.set(id)
 	a := ledger.Results{Batch: set, Outcome: verdict, Step: stepOf[set.Expected], Executor: "simulator", Consumes: consumes,
-		Of: map[int64]ledger.Answer{set.OrderNos[0]: {Reference: "ref", Code: "card_declined"}}}
+		Doubted: set.Expected == fsm.Charging && *s.order(id).Calls > 1, // the call before is
+		Of:      map[int64]ledger.Answer{set.OrderNos[0]: {Reference: "ref", Code: "card_declined"}}}
 	if set.Expected == fsm.Charging {
 		a.Capture = "on_confirm"
 	}

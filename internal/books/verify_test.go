@@ -21,6 +21,7 @@ import (
 	"pawl/engine/ledger"
 	"pawl/fsm"
 	"pawl/internal/books"
+	"pawl/internal/orders"
 	"pawl/internal/pg"
 	"pawl/test/assert"
 	"pawl/test/dbtest"
@@ -104,16 +105,36 @@ func TestVerifyOfOrdersWithRemoteSteps(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
 	s.fillRemote()
+	s.admitRemote("undoing", "boat") // canceled in doubt
+	s.call("undoing")
+	s.stop("undoing")
+	s.answer("undoing", fsm.Stopped, false)
+	s.admitRemote("again", "boat") // refused in doubt and undone, then charged, and undone without a doubt
+	s.call("again")
+	s.call("again")
+	s.answer("again", fsm.Refused, false)
+	s.done("again", fsm.Refunding)
+	s.redrive("again")
+	s.move("again")
+	s.done("again", fsm.Charging)
+	s.call("again")
+	s.answer("again", fsm.Refused, false)
 	for _, size := range []int32{0, 1, 3, 1000} {
 		report := s.verify(books.Options{RangeSize: size})
 		if got := offenders(report); len(got) > 0 || !report.OK() {
 			t.Errorf("ranges of %d: found %v", size, report)
 		}
-		want := []books.Money{{Currency: "EUR", Orders: 8, Charges: 6, Charged: "63.00", Refunded: "21.00", Authorized: "31.50", Voided: "0.00", Kept: "10.50",
+		want := []books.Money{{Currency: "EUR", Orders: 10, Charges: 6, Charged: "63.00", Refunded: "10.50", Authorized: "42.00", Voided: "0.00", Kept: "10.50",
 			UnderWay: "0.00", Disputed: "0.00", Lost: "0.00"}}
 		assert.Equal(t, report.Money, want, "money")
+		month := report.Months[0]
+		assert.Equal(t, report.Months, []books.Movement{{month.Period, "EUR", "10.50", "0.00", "0.00", "0.00"}}, "moved: no authorization, nor what was in doubt")
+		for filter, n := range map[*orders.Filter]int64{{Statuses: fsm.States(), Charged: true}: 6, {Statuses: fsm.States(), Refunded: true}: 1} {
+			totals, found, _, err := orders.NewReader(t.Context(), s.q).Totals(t.Context(), *filter)
+			assert.True(t, err == nil && found == n && len(totals) == 1, "listed", found, totals, err)
+		}
 		i := slices.IndexFunc(report.Checks, func(c books.Check) bool { return c.Name == "calls" })
-		assert.Equal(t, report.Checks[i].Checked, 17, "judged calls, want 17")
+		assert.Equal(t, report.Checks[i].Checked, 23, "judged calls")
 	}
 }
 
