@@ -1805,7 +1805,7 @@ type Money struct {
 	// Examples: 0.00
 	Authorized string `json:"authorized"`
 
-	// Charged The sum of the charges, also of those that were undone, and of authorizations.
+	// Charged The sum of the charges, also of those that were undone, and of authorizations. A charge that was undone without knowing whether it had happened does not count, nor its undo.
 	//
 	// Examples: 99.99
 	Charged string `json:"charged"`
@@ -1879,7 +1879,7 @@ type MoneyTotal struct {
 	// Examples: 0.00
 	Authorized string `json:"authorized"`
 
-	// Charged The sum of the charges, also of those that were undone, and of authorizations.
+	// Charged The sum of the charges, also of those that were undone, and of authorizations. A charge that was undone without knowing whether it had happened does not count, nor its undo.
 	//
 	// Examples: 99.99
 	Charged string `json:"charged"`
@@ -3121,7 +3121,7 @@ type VerificationDay struct {
 	// Examples: 0.00
 	Authorized string `json:"authorized"`
 
-	// Charged The sum of the charges, also of those that were undone, and of authorizations.
+	// Charged The sum of the charges, also of those that were undone, and of authorizations. A charge that was undone without knowing whether it had happened does not count, nor its undo.
 	//
 	// Examples: 99.99
 	Charged string `json:"charged"`
@@ -3179,7 +3179,7 @@ type VerificationMoney struct {
 	// Examples: 0.00
 	Authorized string `json:"authorized"`
 
-	// Charged The sum of the charges, also of those that were undone, and of authorizations.
+	// Charged The sum of the charges, also of those that were undone, and of authorizations. A charge that was undone without knowing whether it had happened does not count, nor its undo.
 	//
 	// Examples: 99.99
 	Charged string `json:"charged"`
@@ -3265,6 +3265,9 @@ type VerificationMoved struct {
 
 // VerificationOffender defines model for VerificationOffender.
 type VerificationOffender struct {
+	// Changed The order has changed since the report: this may be settled. The next verification tells.
+	Changed bool `json:"changed,omitempty,omitzero"`
+
 	// Fault What is wrong, in words.
 	//
 	// Examples: charge of generation 0 happened 2 times
@@ -3319,8 +3322,11 @@ type VerificationReport struct {
 // VerificationStep defines model for VerificationStep.
 type VerificationStep struct {
 	// Compared Number of idempotency keys compared.
-	Compared int64                `json:"compared"`
-	Step     VerificationStepStep `json:"step"`
+	Compared int64 `json:"compared"`
+
+	// NotCompared Number of keys that are not in the books that were read, such as those of a route at another provider.
+	NotCompared int64                `json:"notCompared,omitempty,omitzero"`
+	Step        VerificationStepStep `json:"step"`
 
 	// Wrong Number of keys with a violation.
 	Wrong int64 `json:"wrong"`
@@ -3605,7 +3611,7 @@ type ListOrdersParams struct {
 	// Currency Only orders in this currency (ISO 4217).
 	Currency string `form:"currency,omitempty" json:"currency,omitempty,omitzero"`
 
-	// Charged Only orders that were charged, also if the charge was undone since.
+	// Charged Only orders that were charged, also if the charge was undone since. It must be known that they were.
 	Charged bool `form:"charged,omitempty" json:"charged,omitempty,omitzero"`
 
 	// Refunded Only orders of which something was refunded, or whose charge was undone.

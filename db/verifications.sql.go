@@ -10,6 +10,37 @@ import (
 	"time"
 )
 
+const ordersChangedSince = `-- name: OrdersChangedSince :many
+SELECT o.order_id FROM pawl.orders AS o WHERE o.order_id = ANY((SELECT $1::text[])::text[])
+  AND (SELECT t.at FROM pawl.transitions AS t WHERE t.order_no = o.order_no ORDER BY t.seq DESC LIMIT 1) > $2::timestamptz
+`
+
+type OrdersChangedSinceParams struct {
+	OrderIds []string
+	Since    time.Time
+}
+
+// Returns those of some orders whose history has gone on since a time.
+func (q *Queries) OrdersChangedSince(ctx context.Context, arg OrdersChangedSinceParams) ([]string, error) {
+	rows, err := q.db.Query(ctx, ordersChangedSince, arg.OrderIds, arg.Since)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var order_id string
+		if err := rows.Scan(&order_id); err != nil {
+			return nil, err
+		}
+		items = append(items, order_id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const verificationComparisons = `-- name: VerificationComparisons :many
 SELECT v.number, v.started_by, v.finished_at, c.providers::text[] AS providers,
   json_build_object('checks', v.report -> 'checks', 'steps', v.report -> 'steps')::json AS report

@@ -277,8 +277,9 @@ type verificationCheck struct {
 
 // verificationOffender is one violation.
 type verificationOffender struct {
-	ID    string `json:"id" example:"order-123"`
-	Fault string `json:"fault" doc:"What is wrong, in words." example:"charge of generation 0 happened 2 times"`
+	ID      string `json:"id" example:"order-123"`
+	Fault   string `json:"fault" doc:"What is wrong, in words." example:"charge of generation 0 happened 2 times"`
+	Changed bool   `json:"changed,omitempty" doc:"The order has changed since the report: this may be settled. The next verification tells."`
 }
 
 // VerificationMoney is the total of one currency.
@@ -319,6 +320,8 @@ type verificationStep struct {
 	Step     string `json:"step" enum:"charge,reserve,confirm,refund,capture,void"`
 	Compared int64  `json:"compared" minimum:"0" doc:"Number of idempotency keys compared."`
 	Wrong    int64  `json:"wrong" minimum:"0" doc:"Number of keys with a violation."`
+
+	NotCompared int64 `json:"notCompared,omitempty" minimum:"0" doc:"Number of keys that are not in the books that were read, such as those of a route at another provider."`
 }
 
 func verificationReportOf(r *books.StoredReport) verificationReport {

@@ -64,3 +64,8 @@ SELECT DISTINCT p.provider::text AS provider FROM pawl.newest_comparisons AS c C
 SELECT v.number, v.started_by, v.finished_at, c.providers::text[] AS providers,
   json_build_object('checks', v.report -> 'checks', 'steps', v.report -> 'steps')::json AS report
 FROM pawl.newest_comparisons AS c JOIN pawl.verifications AS v ON v.number = c.number ORDER BY v.number DESC;
+
+-- name: OrdersChangedSince :many
+-- Returns those of some orders whose history has gone on since a time.
+SELECT o.order_id FROM pawl.orders AS o WHERE o.order_id = ANY((SELECT @order_ids::text[])::text[])
+  AND (SELECT t.at FROM pawl.transitions AS t WHERE t.order_no = o.order_no ORDER BY t.seq DESC LIMIT 1) > @since::timestamptz;

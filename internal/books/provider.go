@@ -67,7 +67,7 @@ type account struct {
 const headerLimit = time.Minute
 
 // ErrProvider is wrapped by errors about books that could not be read.
-var ErrProvider = errors.New("books of the provider unavailable")
+var ErrProvider = errors.New("the provider's books could not be read")
 
 // eachAccount reads the books at a URL line by line. An answer that ends too early is an error: missing lines would
 // look like effects that never happened.
@@ -81,14 +81,14 @@ func eachAccount(ctx context.Context, url string, each func(*account) error) err
 	defer transport.CloseIdleConnections()
 	response, err := (&http.Client{Transport: transport}).Do(request)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrProvider, err)
+		return fmt.Errorf("%w: %s could not be reached: %w", ErrProvider, request.URL.Host, innermost(err))
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("%w: GET %s answers %s", ErrProvider, request.URL.Redacted(), response.Status)
+		return fmt.Errorf("%w: %s answered %s", ErrProvider, request.URL.Host, response.Status)
 	}
 	if why := incomplete(response); why != "" {
-		return fmt.Errorf("%w: GET %s: %s", ErrProvider, request.URL.Redacted(), why)
+		return fmt.Errorf("%w: %s: %s", ErrProvider, request.URL.Host, why)
 	}
 	lines := json.NewDecoder(response.Body)
 	for n := 1; ; n++ {
@@ -103,9 +103,17 @@ func eachAccount(ctx context.Context, url string, each func(*account) error) err
 			err = each(&a)
 		}
 		if err != nil {
-			return fmt.Errorf("%w: GET %s: line %d: %w", ErrProvider, request.URL.Redacted(), n, err)
+			return fmt.Errorf("%w: %s: line %d: %w", ErrProvider, request.URL.Host, n, innermost(err))
 		}
 	}
+}
+
+// innermost is the cause of an error, such as connection refused, without the calls that it has passed.
+func innermost(err error) error {
+	for inner := errors.Unwrap(err); inner != nil; inner = errors.Unwrap(err) {
+		err = inner
+	}
+	return err
 }
 
 // errNoKey is the error for a line that is no account, such as an error report, or a list that wraps only the first
@@ -189,9 +197,13 @@ func (c *comparison) order(keys []db.ProviderKeysRow) {
 	for i := range keys {
 		key := &keys[i]
 		e, found, asked := c.take(key)
+		name, _, _ := strings.Cut(key.Step, " ") // without the number of a charge operation
+		step := c.ledger.compared(name)
 		if !asked {
+			step.NotCompared++
 			continue
 		}
+		step.Compared++
 		if found && e.state == live && key.Step == string(fsm.Charge) {
 			charges++
 		}
@@ -201,8 +213,9 @@ func (c *comparison) order(keys []db.ProviderKeysRow) {
 		} else {
 			waiting += ", " + key.Step + " " + cmp.Or(e.state, "nothing")
 		}
-		step, _, _ := strings.Cut(key.Step, " ") // without the number of a charge operation
-		c.ledger.compared(step, wrong)
+		if wrong {
+			step.Wrong++
+		}
 	}
 	first := &keys[0]
 	c.judge(single, first.OrderID, charges > 1, fmt.Sprintf("%d live charges of %s %s", charges, keys[0].Amount, keys[0].Currency))

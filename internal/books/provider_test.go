@@ -283,6 +283,7 @@ func TestStepsOfOtherProvidersAreNotLookedFor(t *testing.T) {
 		return key, s.Policy == 1 && s.Step == fsm.Reserve && s.Amount.String() == "10.50"
 	}
 	report := s.verify(books.Options{Provider: provider})
+	assert.Equal(t, report.Steps[0], books.ProviderStep{Step: "charge", NotCompared: 8}, "of charges")
 	want := found{"provider_unsettled": {"waiting", "voiding"}}
 	if got := offenders(report); !reflect.DeepEqual(got, want) || !report.OK() {
 		t.Errorf("found %v, want %v", got, want)

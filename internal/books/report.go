@@ -59,6 +59,8 @@ type ProviderStep struct {
 	Step     string `json:"step"`     // charge, reserve, confirm, refund, capture or void
 	Compared int64  `json:"compared"` // keys
 	Wrong    int64  `json:"wrong"`    // keys with a violation
+	// NotCompared counts the keys that are in other books than those that were read, or in none.
+	NotCompared int64 `json:"notCompared,omitempty"`
 }
 
 // Check is one check of the books.
@@ -94,6 +96,8 @@ const (
 type Offender struct {
 	ID    string `json:"id"`    // see Check.About
 	Fault string `json:"fault"` // what is wrong
+	// Changed says of a stored report that the order has changed since.
+	Changed bool `json:"changed,omitempty"`
 }
 
 // Money is the total of one currency. Amounts are exact decimals.
@@ -302,16 +306,12 @@ func (m Money) and(more Money) Money {
 	}
 }
 
-func (l *ledger) compared(step string, wrong bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// compared returns the comparison of a step. Only one goroutine compares.
+func (l *ledger) compared(step string) *ProviderStep {
 	if l.steps[step] == nil {
 		l.steps[step] = &ProviderStep{Step: step}
 	}
-	l.steps[step].Compared++
-	if wrong {
-		l.steps[step].Wrong++
-	}
+	return l.steps[step]
 }
 
 func (l *ledger) report(took time.Duration) Report {

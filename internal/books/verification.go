@@ -178,10 +178,30 @@ func (v *Verification) Report(ctx context.Context, number int64) (*StoredReport,
 		return nil, err
 	}
 	found := &StoredReport{Number: row.Number, StartedBy: row.StartedBy, FinishedAt: *row.FinishedAt}
-	if err := json.Unmarshal(row.Report, &found.Report); err != nil {
-		return nil, fmt.Errorf("decode report %d: %w", number, err)
+	return found, v.decode(ctx, row.Report, found)
+}
+
+// decode reads a stored report, and marks the orders that have changed since.
+func (v *Verification) decode(ctx context.Context, text []byte, into *StoredReport) error {
+	if err := json.Unmarshal(text, &into.Report); err != nil {
+		return fmt.Errorf("decode report %d: %w", into.Number, err)
 	}
-	return found, nil
+	params := db.OrdersChangedSinceParams{Since: into.FinishedAt}
+	for _, check := range into.Checks {
+		for _, o := range check.Offenders {
+			params.OrderIds = append(params.OrderIds, o.ID)
+		}
+	}
+	if len(params.OrderIds) == 0 {
+		return nil
+	}
+	changed, err := read(ctx, db.New(v.pool).OrdersChangedSince, params)
+	for _, check := range into.Checks {
+		for i := range check.Offenders {
+			check.Offenders[i].Changed = slices.Contains(changed, check.Offenders[i].ID)
+		}
+	}
+	return err
 }
 
 // Comparison is the newest comparison with some providers.
@@ -206,8 +226,8 @@ func (v *Verification) Comparisons(ctx context.Context, orderID string) (list []
 	rows, err := pg.Repeat(ctx, ctx, db.New(v.pool).VerificationComparisons)
 	for _, row := range rows {
 		c := Comparison{row.Providers, StoredReport{Number: row.Number, StartedBy: row.StartedBy, FinishedAt: *row.FinishedAt}}
-		if err := json.Unmarshal(row.Report, &c.Report); err != nil {
-			return nil, fmt.Errorf("decode report %d: %w", row.Number, err)
+		if err := v.decode(ctx, row.Report, &c.StoredReport); err != nil {
+			return nil, err
 		}
 		if orderID == "" || c.isAbout(orderID) {
 			list = append(list, c)

@@ -282,14 +282,20 @@ func TestVerification(t *testing.T) {
 		t.Errorf("state %+v", state)
 	}
 
-	s.sql(noGuards + "UPDATE inventory SET sold = sold + 1 WHERE item = 'lamp'")
+	s.sql(noGuards + "UPDATE inventory SET sold = sold + 1 WHERE item = 'lamp'; UPDATE orders SET outcome = 'failed' WHERE order_id = 'reserving'")
 	s.must(v.Start(s.ctx, "bob"))
 	until(t, func() bool { return !last().Running })
 	wrong, err := v.Report(s.ctx, 0)
 	s.must(err)
-	if wrong.OK() || last().StartedBy != "bob" || len(offenders(wrong.Report)["stock"]) != 1 || strings.Join(last().Wrong, " ") != "stock" {
+	if wrong.OK() || last().StartedBy != "bob" || len(offenders(wrong.Report)["stock"]) != 1 || strings.Join(last().Wrong, " ") != "protocol stock" {
 		t.Errorf("state %+v", wrong)
 	}
+	s.stop("reserving")
+	changed, err := v.Report(s.ctx, 0)
+	s.must(err)
+	protocol := slices.IndexFunc(wrong.Checks, func(c books.Check) bool { return c.Name == "protocol" })
+	was, is := wrong.Checks[protocol].Offenders[0], changed.Checks[protocol].Offenders[0]
+	assert.True(t, !was.Changed && is.Changed && is.ID == "reserving", "changed since:", was, is)
 
 	s.sql("ALTER TABLE late_undos RENAME TO gone")
 	s.must(v.Start(s.ctx, "bob"))

@@ -67,9 +67,12 @@ func verifyCommand() *cobra.Command {
 	return allFlag(cmd)
 }
 
-// errNoVerdict means that the books could not be read completely. It has its own exit code, because the books may be
-// right.
-var errNoVerdict = errors.New("no verdict on the books")
+// These errors mean that not all books could be read: ours, or with errOwnAgree only a provider's. They have their own
+// exit code, because the books may be right.
+var (
+	errNoVerdict = errors.New("no verdict on the books")
+	errOwnAgree  = errors.New("Pawl's own books agree")
+)
 
 // proving is what to do besides reading the books.
 type proving struct {
@@ -77,7 +80,7 @@ type proving struct {
 	store     bool
 }
 
-// proveBooks verifies the configured database. Its errors wrap errNoVerdict.
+// proveBooks verifies the configured database. Its errors wrap errNoVerdict or errOwnAgree, if they do.
 func proveBooks(cmd *cobra.Command, cfg *config, opt books.Options, how proving) (report books.Report, err error) {
 	err = withDatabase(cmd, cfg, func(pool *pg.Pool, place string) error {
 		if opt.Provider, err = providerAt(cmd.Context(), db.New(pool), how.providers); err != nil {
@@ -96,6 +99,9 @@ func proveBooks(cmd *cobra.Command, cfg *config, opt books.Options, how proving)
 		}
 		return err
 	})
+	if err != nil && report.Checks != nil && report.OK() {
+		return report, fmt.Errorf("%w, but %w", errOwnAgree, err)
+	}
 	return report, noVerdict(err)
 }
 
@@ -195,10 +201,10 @@ func printTotals(out io.Writer, report books.Report) {
 			m.Currency, m.Charges, m.Charged, m.Refunded, m.Voided, m.Authorized, m.Kept, m.UnderWay, m.Disputed, m.Lost)
 	}
 	if len(report.Steps) > 0 {
-		fmt.Fprintf(table, "\t\t\t\n\tcompared\twrong\t\n")
+		fmt.Fprintf(table, "\t\t\t\t\n\tcompared\twrong\tnot compared\t\n")
 	}
 	for _, s := range report.Steps {
-		fmt.Fprintf(table, "%s\t%d\t%d\t\n", s.Step, s.Compared, s.Wrong)
+		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t\n", s.Step, s.Compared, s.Wrong, s.NotCompared)
 	}
 	_ = table.Flush()
 	fmt.Fprintf(out, "\n%d checks in %.1f s of %s\n", len(report.Checks), report.Seconds, report.Database)
@@ -226,14 +232,7 @@ func providerAt(ctx context.Context, query *db.Queries, addresses []string) (*bo
 	for _, v := range stored {
 		versions[v.Number] = v.Policy
 	}
-	return at.provider(func(s books.Sent) (string, bool) {
-		// A step is compared even if this release can't read its policy: a false difference is better than a missed one.
-		var how policy.Step
-		if p := versions[s.Policy]; p != nil {
-			how = *p.Step(s.Step, s.Route)
-		}
-		return keyAt(how, installation, s)
-	}), nil
+	return at.provider(installation, versions), nil
 }
 
 // bookPlaces are where the books of steps are: every key is looked up in all of them, so a step can have several.
@@ -241,11 +240,27 @@ type bookPlaces []bookPlace
 
 type bookPlace struct {
 	policy.Place
-	url, name string // the name is without secrets
+	url, host, name string // the name is without secrets
 }
 
-// provider compares the steps of the places, under keys that key returns for them; nil without places.
-func (all bookPlaces) provider(key func(books.Sent) (string, bool)) *books.Provider {
+// has reports whether a step of an order is in the books. Those for all routes of a charge have the routes at their host,
+// and every route if all of them are at one provider. (Where a route is, is not known of a policy that this release can't
+// read. Without a route, its steps are compared: a false difference is better than a missed one.)
+func (at bookPlace) has(p *policy.Policy, s books.Sent) bool {
+	switch {
+	case at.Step != s.Step || at.Route != "" && at.Route != s.Route:
+		return false
+	case at.Route == s.Route || p == nil:
+		return at.Route == s.Route
+	}
+	host := p.Step(s.Step, s.Route).Host()
+	return host == at.host || !slices.ContainsFunc(p.Places(), func(other policy.Place) bool {
+		return other.Step == s.Step && p.Step(other.Step, other.Route).Host() != host
+	})
+}
+
+// provider compares the steps of the places, under keys as their policies say; nil without places.
+func (all bookPlaces) provider(installation uuid.UUID, versions map[int32]*policy.Policy) *books.Provider {
 	if len(all) == 0 {
 		return nil
 	}
@@ -257,15 +272,16 @@ func (all bookPlaces) provider(key func(books.Sent) (string, bool)) *books.Provi
 		}
 	}
 	found.Key = func(s books.Sent) (string, bool) {
-		text, asked := key(s)
-		return text, asked && slices.ContainsFunc(all, func(at bookPlace) bool { return at.Step == s.Step && (at.Route == "" || at.Route == s.Route) })
+		p := versions[s.Policy]
+		key, kept := keyAt(p, installation, s)
+		return key, kept && slices.ContainsFunc(all, func(at bookPlace) bool { return at.has(p, s) })
 	}
 	found.Without = func(url string) *books.Provider {
 		return slices.DeleteFunc(slices.Clone(all), func(left bookPlace) bool {
 			return slices.ContainsFunc(all, func(lost bookPlace) bool { // what may be there can't be judged by the books of others
 				return lost.url == url && lost.Step == left.Step && sameRoute(lost.Place, left.Place)
 			})
-		}).provider(key)
+		}).provider(installation, versions)
 	}
 	return found
 }
@@ -309,7 +325,7 @@ func parseProviders(addresses []string) (all bookPlaces, err error) {
 		}
 		for _, step := range steps {
 			place := policy.Place{Step: step, Route: route}
-			all = append(all, bookPlace{place, address, place.String() + "=" + (&url.URL{Scheme: parsed.Scheme, Host: parsed.Host, Path: parsed.Path}).String()})
+			all = append(all, bookPlace{place, address, parsed.Host, place.String() + "=" + (&url.URL{Scheme: parsed.Scheme, Host: parsed.Host, Path: parsed.Path}).String()})
 		}
 	}
 	return all, nil
@@ -317,7 +333,11 @@ func parseProviders(addresses []string) (all bookPlaces, err error) {
 
 // keyAt is the key of a step in the books of its provider. Stripe has no such books, but a replacement at another URL
 // does; it is not called for an amount of zero.
-func keyAt(how policy.Step, installation uuid.UUID, s books.Sent) (key string, asked bool) {
+func keyAt(p *policy.Policy, installation uuid.UUID, s books.Sent) (key string, kept bool) {
+	how := &policy.Step{}
+	if p != nil {
+		how = p.Step(s.Step, s.Route)
+	}
 	call := provider.Call{
 		Installation: installation, OrderID: s.OrderID, Step: s.Step, Generation: s.Generation,
 		OperationKind: provider.Operation(s.OperationKind), OperationID: s.OperationID,

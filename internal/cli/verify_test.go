@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/govalues/decimal"
 	"github.com/schollz/progressbar/v3"
 
@@ -21,6 +22,7 @@ import (
 	"pawl/fsm"
 	"pawl/internal/books"
 	"pawl/internal/cli/output"
+	"pawl/internal/policy"
 	"pawl/internal/policy/store"
 	"pawl/internal/provider"
 	"pawl/internal/simulator"
@@ -254,17 +256,47 @@ func TestVerifyWithAProviderForEachStep(t *testing.T) {
 	for others, compared := range map[string]string{"charge=" + bankURL: "charge", "reserve=" + bankURL: ""} {
 		args := []string{"--store", "--provider", others, "--provider", "reserve=" + away.URL}
 		stdout, _, err := runVerify(t, w.URL, args...)
-		assert.True(t, exitCode(err) == exitUnavailable && strings.Contains(fmt.Sprint(err), away.URL) && stdout == "",
+		assert.True(t, exitCode(err) == exitUnavailable && stdout == "" && fmt.Sprint(err) == "Pawl's own books agree, but the provider's books could not be read: "+
+			strings.TrimPrefix(away.URL, "http://")+" could not be reached: connection refused",
 			others, "and one that is away", err, stdout)
 		var stored string
 		assert.NoError(t, w.Pool.QueryRow(t.Context(), `SELECT concat_ws(' ', split_part(array_to_string(compared, ','), '=', 1), wrong)
-			FROM verifications WHERE report IS NOT NULL AND failure LIKE '%unavailable%' ORDER BY number DESC LIMIT 1`).Scan(&stored))
+			FROM verifications WHERE report IS NOT NULL AND failure LIKE '%refused' ORDER BY number DESC LIMIT 1`).Scan(&stored))
 		assert.Equal(t, strings.TrimSpace(stored), compared, "compared and wrong")
 	}
 	for _, wrong := range []string{"chrge=" + bankURL, "charge=", "refund=" + bankURL} {
 		if _, _, err := runVerify(t, w.URL, "--provider", wrong); exitCode(err) != exitConfig || !strings.Contains(fmt.Sprint(err), "reserve=URL") {
 			t.Errorf("%s: %v", wrong, err)
 		}
+	}
+}
+
+// Books for all routes of a charge have those at their host; those of an export, if all routes are at one provider.
+func TestBooksOfRoutes(t *testing.T) {
+	t.Parallel()
+	versions := map[int32]*policy.Policy{}
+	for version, hosts := range map[int32][]any{1: {"one.example", "two.example"}, 2: {"one.example", "one.example"}} {
+		p, err := policy.Parse(fmt.Appendf(nil, "charge:\n"+
+			"  - {name: cards, currency: EUR, executor: http, url: https://%s/charge, undoUrl: https://%[1]s/undo}\n"+
+			"  - {name: wallet, executor: http, url: https://%s/pay, undoUrl: https://%[2]s/undo}", hosts...))
+		assert.NoError(t, err)
+		versions[version] = p
+	}
+	for address, want := range map[string]string{
+		"charge=https://one.example": "1 cards, 2 cards, 2 wallet", "https://two.example/api": "1 wallet, 2 cards, 2 wallet",
+		"https://export.example": "2 cards, 2 wallet", "charge/wallet=https://export.example": "1 wallet, 2 wallet, 3 wallet", "reserve=https://one.example": "",
+	} {
+		places, err := parseProviders([]string{address})
+		assert.NoError(t, err)
+		var compared []string
+		for version := int32(1); version < 4; version++ {
+			for _, route := range []string{"cards", "wallet"} {
+				if _, asked := places.provider(uuid.Nil, versions).Key(books.Sent{Step: fsm.Charge, Policy: version, Route: route}); asked {
+					compared = append(compared, fmt.Sprint(version, " ", route))
+				}
+			}
+		}
+		assert.Equal(t, strings.Join(compared, ", "), want, address)
 	}
 }
 
