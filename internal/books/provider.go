@@ -239,7 +239,7 @@ func (c *comparison) take(row *db.ProviderKeysRow) (e entry, found, asked bool) 
 
 // compare checks what must be true at any time, and reports whether something is wrong.
 func (c *comparison) compare(key *db.ProviderKeysRow, e entry) (wrong bool) {
-	step := fmt.Sprintf("%s of generation %d", key.Step, key.Generation)
+	step := stepOf(key.Step, key.Generation)
 	wrong = c.judge(once, key.OrderID, e.effects > 1, fmt.Sprintf("%s happened %d times: %s %s each time", step, e.effects, e.amount, e.currency))
 	wrong = c.judge(amounts, key.OrderID, e.amount.Cmp(key.Amount) != 0 || e.currency != key.Currency,
 		fmt.Sprintf("%s: %s %s at the provider, %s %s here", step, e.amount, e.currency, key.Amount, key.Currency)) || wrong
@@ -254,8 +254,8 @@ func (c *comparison) compare(key *db.ProviderKeysRow, e entry) (wrong bool) {
 
 // settled checks what must be true once an order is final, and reports whether it is wrong.
 func (c *comparison) settled(key *db.ProviderKeysRow, e entry) (wrong bool) {
-	says := fmt.Sprintf("%s, %s of generation %d, %s %s: %s here, %s at the provider",
-		key.Status, key.Step, key.Generation, key.Amount, key.Currency, key.Effect, cmp.Or(e.state, "nothing"))
+	says := fmt.Sprintf("%s order, %s of %s %s: %s in Pawl's books, %s at the provider", key.Status, stepOf(key.Step, key.Generation),
+		key.Amount, key.Currency, map[string]string{"stands": "done", "absent": "not done", "undone": "undone"}[key.Effect], inWords(e.state))
 	if key.Effect == "stands" {
 		return c.judge(standing, key.OrderID, e.state != live, says)
 	}
@@ -340,13 +340,26 @@ func (c *comparison) leftBy(ctx context.Context, reader *orders.Reader, left []a
 		status, forgotten := ended[a.OrderID]
 		if forgotten {
 			c.judge(livings, a.OrderID, status != fsm.Completed && (a.State == live || a.State == pending),
-				fmt.Sprintf("%s and forgotten, %s of generation %d: %s at the provider", status, a.Step, a.Generation, a.State))
+				fmt.Sprintf("%s and forgotten, %s: %s at the provider", status, stepOf(a.Step, a.Generation), inWords(a.State)))
 			continue
 		}
-		c.stranger(a.OrderID, fmt.Sprintf("%s of generation %d, %s, %s %s: key %q was never sent from these books",
-			a.Step, a.Generation, a.State, a.Amount, a.Currency, a.Key))
+		c.stranger(a.OrderID, fmt.Sprintf("%s of %s %s, %s at the provider: key %q was never sent from these books",
+			stepOf(a.Step, a.Generation), a.Amount, a.Currency, inWords(a.State), a.Key))
 	}
 	return err
+}
+
+// stepOf names the step of a generation. Nearly all orders have only the first one.
+func stepOf(step string, generation int32) string {
+	if generation == 0 {
+		return step
+	}
+	return fmt.Sprintf("%s of generation %d", step, generation)
+}
+
+// inWords is the state of a key at a provider.
+func inWords(state string) string {
+	return cmp.Or(map[string]string{live: "done", pending: "not decided yet", "": "nothing"}[state], state)
 }
 
 func (c *comparison) stranger(id, fault string) {
@@ -407,7 +420,7 @@ func (v *verifier) readForeign(ctx context.Context, seen *finding) (f foreign, a
 			}
 			if seen.Violations++; len(seen.Offenders) < int(v.opt.MaxOffenders) {
 				seen.Offenders = append(seen.Offenders, cmp.Or(a.OrderID, a.Key))
-				seen.Faults = append(seen.Faults, fmt.Sprintf("%s, %s, %s %s: key %q is not Pawl's", a.Step, a.State, a.Amount, a.Currency, a.Key))
+				seen.Faults = append(seen.Faults, fmt.Sprintf("%s of %s %s, %s at the provider: key %q is not Pawl's", a.Step, a.Amount, a.Currency, inWords(a.State), a.Key))
 			}
 			return nil
 		})

@@ -80,7 +80,7 @@ type proving struct {
 	store     bool
 }
 
-// proveBooks verifies the configured database. Its errors wrap errNoVerdict or errOwnAgree, if they do.
+// proveBooks verifies the configured database. Its errors wrap errNoVerdict or errOwnAgree, unless the report is wrong.
 func proveBooks(cmd *cobra.Command, cfg *config, opt books.Options, how proving) (report books.Report, err error) {
 	err = withDatabase(cmd, cfg, func(pool *pg.Pool, place string) error {
 		if opt.Provider, err = providerAt(cmd.Context(), db.New(pool), how.providers); err != nil {
@@ -99,10 +99,13 @@ func proveBooks(cmd *cobra.Command, cfg *config, opt books.Options, how proving)
 		}
 		return err
 	})
-	if err != nil && report.Checks != nil && report.OK() {
+	switch {
+	case err == nil || report.Checks == nil:
+		return report, noVerdict(err)
+	case report.OK():
 		return report, fmt.Errorf("%w, but %w", errOwnAgree, err)
 	}
-	return report, noVerdict(err)
+	return report, err
 }
 
 func noVerdict(err error) error {

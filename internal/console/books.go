@@ -83,6 +83,20 @@ func (p booksPage) Itself() *client.StoredVerification {
 	return nil
 }
 
+// Newest are the months that are shown first.
+func (p booksPage) Newest() []client.VerificationMoved {
+	months := 0
+	for i, m := range p.Report.Months {
+		if i == 0 || m.Period != p.Report.Months[i-1].Period {
+			months++
+		}
+		if months > 3 {
+			return p.Report.Months[:i]
+		}
+	}
+	return p.Report.Months
+}
+
 // Sums adds up movements, by currency; nil if there is nothing to add, or some are missing.
 func (p booksPage) Sums(list []client.VerificationMoved) (sums []client.VerificationMoved) {
 	for _, m := range list {
@@ -213,15 +227,15 @@ var differences = map[string]string{
 func (p booksPage) Finding(check string) string { return findings[check] }
 
 var findings = map[string]string{
-	"provider_standing":   "In the books, but not live at the provider",
-	"provider_live":       "Live or pending at the provider, but not in the books",
+	"provider_standing":   "In Pawl's books, but not, or no longer, at the provider",
+	"provider_live":       "At the provider, but not in Pawl's books",
 	"provider_amounts":    "Another amount or currency at the provider",
 	"provider_references": "Another reference at the provider",
-	"provider_single":     "Orders with two live charges at the provider",
+	"provider_single":     "Orders with two charges at the provider",
 	"provider_once":       "Done twice under one key by the provider",
 	"provider_known":      "At the provider, but never sent from these books",
 	"provider_unsettled":  "Orders that were sent to the provider, and have not ended",
-	"provider_others":     "Live at the provider under a key that is not Pawl's",
+	"provider_others":     "At the provider under a key that is not Pawl's",
 }
 
 // differences says what the newest comparisons found of an order, if the person may know.
@@ -237,7 +251,7 @@ func (v *visit) differences(orderID string) (all []template.HTML) {
 		for _, check := range comparison.Wrong {
 			for _, o := range check.Offenders {
 				all = append(all, "<strong>The provider's books differ.</strong> "+template.HTML(findings[check.Name])+": "+isolated(o.Fault)+
-					". Compared "+ago(comparison.FinishedAt)+`. <a href="/console/books#provider">Compare again</a> before you move its money.`)
+					". Compared "+ago(comparison.FinishedAt)+map[bool]template.HTML{true: "; the order has changed since"}[o.Changed]+`. <a href="/console/books#provider">Compare again</a> before you move its money.`)
 			}
 		}
 	}

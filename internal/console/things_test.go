@@ -256,7 +256,8 @@ func TestComparing(t *testing.T) {
 	compare().want(t, 200, "right in themselves, and differ", "They differ", "lost-1", "12 USD", "What to do:", "charge at "+provider.URL)
 	s.process(t, client.ProcessBody{OrderID: "lost-1", Amount: "12", Item: "lamp"})
 	const differs = "<strong>The provider's books differ.</strong> At the provider, but never sent from these books: "
-	s.get(t, "/console/order?id=lost-1").want(t, 200, differs)
+	s.get(t, "/console/order?id=lost-1").want(t, 200, differs, "; the order has changed since.")
+	s.get(t, "/console/books").want(t, 200, "<strong>The order has changed since.")
 	s.get(t, "/console/order/refund?id=lost-1").want(t, 200, differs)
 	s.get(t, "/console").want(t, 200, "The provider&#39;s books differ", "charge at "+provider.URL, "Compared with a provider's", "they differ")
 	answer = ""
@@ -293,7 +294,7 @@ func TestBooks(t *testing.T) {
 		RESET session_replication_role`)
 	prove().want(t, 200, "The books are wrong", `/console/order?id=..%2f1%20%3cb%3e`, "<bdi>../1 &lt;b&gt;</bdi>", "/console/item?item=lamp",
 		"charged another amount", "!0 orders charged twice", "!The books are right", "!<b>", `href="/console/books?number=1"`)
-	s.get(t, "/console/books?number=1").want(t, 200, "The books are right", "This is not the newest report")
+	s.get(t, "/console/books?number=1").want(t, 200, "The books were right", "This report is not the newest")
 	s.get(t, "/console/books?number=9").want(t, 404)
 }
 

@@ -36,7 +36,7 @@ func TestProviderThatBreaksTheContract(t *testing.T) {
 	}
 }
 
-var lateAndLive = regexp.MustCompile(`"late": canceled, charge of generation 0, \d+\.\d\d USD: undone here, live at the provider`)
+var lateAndLive = regexp.MustCompile(`"late": canceled order, charge of \d+\.\d\d USD: undone in Pawl's books, done at the provider`)
 
 // lateCharge cancels an order that is charged afterwards.
 func (s *shop) lateCharge() {
@@ -290,7 +290,7 @@ func TestVerifyNamesOrdersWhoseReferencesWereSwapped(t *testing.T) {
 			assert.True(t, code == 1 && !strings.Contains(said, `"third"`), "ends with", code, said)
 			for _, id := range []string{"first", "second"} {
 				for _, step := range []string{"charge", "reserve", "confirm"} {
-					if want := fmt.Sprintf("%q: %s of generation 0: ", id, step); strings.Count(said, want) != 1 {
+					if want := fmt.Sprintf("%q: %s: ", id, step); strings.Count(said, want) != 1 {
 						t.Errorf("not once %s in:\n%s", want, said)
 					}
 				}
