@@ -239,6 +239,7 @@ func lists(t *testing.T, conn planner) {
 	}
 	const far = "'{199950,190000,180050,170000,160050,150000,140050,130000,120050,110000}'"
 	conn.cheap(t, pagesOfList, "OrdersRead", args{"order_nos": far, "bytes": "1048576"})
+	conn.cheap(t, 150, "OrdersMoney", args{"order_nos": far, "each": "true"})
 	conn.cheap(t, 60, "OrderIDs", args{"order_nos": far, "oldest": "false"})
 	conn.cheap(t, 200, "OrderFacts", args{"order_nos": far, "generations": "array_fill(0, ARRAY[10])",
 		"steps": "array_fill('charge'::text, ARRAY[10])", "operations": "array_fill('do'::text, ARRAY[10])"})
