@@ -21,6 +21,7 @@ import (
 
 	"pawl/fsm/diagram"
 	"pawl/httpapi"
+	"pawl/internal/books"
 	"pawl/internal/cli/output"
 	"pawl/internal/cli/remote"
 	"pawl/internal/spelling"
@@ -169,7 +170,7 @@ func exitCode(err error) int {
 		return exitUsage
 	case is[configError](err), is[*pgconn.ParseConfigError](err):
 		return exitConfig
-	case errors.Is(err, errUnavailable), errors.Is(err, errNoVerdict), errors.Is(err, errOwnAgree), errors.Is(err, remote.ErrUnavailable),
+	case errors.Is(err, errUnavailable), errors.Is(err, errNoVerdict), errors.Is(err, books.ErrProvider), errors.Is(err, remote.ErrUnavailable),
 		is[*pgconn.ConnectError](err):
 		return exitUnavailable
 	case errors.Is(err, errDatabaseExited):

@@ -256,7 +256,7 @@ func TestVerifyWithAProviderForEachStep(t *testing.T) {
 	for others, compared := range map[string]string{"charge=" + bankURL: "charge", "reserve=" + bankURL: ""} {
 		args := []string{"--store", "--provider", others, "--provider", "reserve=" + away.URL}
 		stdout, _, err := runVerify(t, w.URL, args...)
-		assert.True(t, exitCode(err) == exitUnavailable && stdout == "" && fmt.Sprint(err) == "Pawl's own books agree, but the provider's books could not be read: "+
+		assert.True(t, exitCode(err) == exitUnavailable && stdout == "" && fmt.Sprint(err) == "not all was compared: Pawl's own books agree, but the provider's books could not be read: "+
 			strings.TrimPrefix(away.URL, "http://")+" could not be reached: connection refused",
 			others, "and one that is away", err, stdout)
 		var stored string
