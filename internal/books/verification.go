@@ -42,19 +42,9 @@ type VerificationConfig struct {
 	Named func(ctx context.Context) ([]string, error)
 }
 
-// Stored is a stored verification, without its report.
-type Stored struct {
-	Number      int64
-	StartedAt   time.Time
-	StartedBy   string
-	FinishedAt  *time.Time // nil: it runs, or its process has ended
-	Running     bool
-	Done, Total int64    // see Options.Progress
-	Reported    bool     // otherwise, and if it does not run, it could not read everything, which says nothing about the books
-	Compared    []string // with which providers
-	Failure     string   // why it could not read everything; empty: it could, or its process ended
-	Wrong       []string // the checks that failed
-}
+// Stored is a stored verification, without its report. If it neither runs nor is reported, it could not read everything,
+// which says nothing about the books. Failure is why; empty: its process ended.
+type Stored = db.VerificationsRow
 
 // StoredReport is the report of a stored verification.
 type StoredReport struct {
@@ -147,15 +137,8 @@ func (v *Verification) Stop() {
 
 // List returns up to most stored verifications with smaller numbers than before, newest first. Errors: those of the
 // database.
-func (v *Verification) List(ctx context.Context, before int64, most int32) (list []Stored, err error) {
-	rows, err := read(ctx, db.New(v.pool).Verifications, db.VerificationsParams{Before: before, Most: most})
-	for _, row := range rows {
-		list = append(list, Stored{
-			Number: row.Number, StartedAt: row.StartedAt, StartedBy: row.StartedBy, FinishedAt: row.FinishedAt, Running: row.Running,
-			Done: row.Done, Total: row.Total, Reported: row.Reported, Compared: row.Compared, Wrong: row.Wrong, Failure: row.Failure,
-		})
-	}
-	return list, err
+func (v *Verification) List(ctx context.Context, before int64, most int32) ([]Stored, error) {
+	return read(ctx, db.New(v.pool).Verifications, db.VerificationsParams{Before: before, Most: most})
 }
 
 // Last returns the newest verification, or nil.

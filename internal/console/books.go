@@ -41,14 +41,8 @@ func (v *visit) showBooks() error {
 		}
 		p.Report, p.Older = *report, true
 	}
-	slices.SortStableFunc(p.Comparisons, func(a, b client.Comparison) int {
-		switch {
-		case a.Right == b.Right:
-			return 0
-		case b.Right:
-			return -1
-		}
-		return 1
+	slices.SortStableFunc(p.Comparisons, func(a, b client.Comparison) int { // false is before true
+		return cmp.Compare(fmt.Sprint(a.Right), fmt.Sprint(b.Right))
 	})
 	p.Differ = !p.Older && len(p.Comparisons) > 0 && !p.Comparisons[0].Right
 	stored, err := v.api.ListVerifications(v.r.Context(), client.ListVerificationsParams{Limit: storedShown})
@@ -56,19 +50,17 @@ func (v *visit) showBooks() error {
 		return err
 	}
 	p.Stored = stored.Verifications
-	var warnings []client.VerificationCheck
 	for _, check := range p.Report.Checks {
-		switch {
-		case check.Violations == 0:
+		if check.Violations == 0 {
 			p.Right = append(p.Right, check)
-		case check.Warning:
-			warnings = append(warnings, check)
-		default:
-			p.Wrong = append(p.Wrong, check)
-			p.Broken = p.Broken || !strings.HasPrefix(check.Name, "provider_")
+			continue
 		}
+		p.Wrong = append(p.Wrong, check)
+		p.Broken = p.Broken || !check.Warning && !strings.HasPrefix(check.Name, "provider_")
 	}
-	p.Wrong = append(p.Wrong, warnings...)
+	slices.SortStableFunc(p.Wrong, func(a, b client.VerificationCheck) int {
+		return cmp.Compare(fmt.Sprint(a.Warning), fmt.Sprint(b.Warning))
+	})
 	v.live = "/console/live?books=" + url.QueryEscape(proofStep(state))
 	return v.show("books", page{Title: "Books", Data: p})
 }
@@ -135,31 +127,28 @@ func (p booksPage) OfMonth() (list []client.VerificationMoved) {
 
 // OfDay is the search for the orders of a day in a currency; empty if no list adds up to its figures.
 func (p booksPage) OfDay(d client.VerificationDay) string {
-	orders, forgotten := int64(0), int64(0)
+	var all []client.VerificationMoney
 	for _, day := range p.Report.Days {
 		if day.Day == d.Day {
-			orders += day.Orders
-			forgotten += day.Forgotten
+			all = append(all, client.VerificationMoney{Orders: day.Orders, Forgotten: day.Forgotten})
 		}
 	}
-	return addingUp(orders, forgotten, fmt.Sprintf("from:%s to:%s currency:%s sort:oldest", d.Day, d.Day, d.Currency))
+	return addingUp(all, fmt.Sprintf("from:%s to:%s currency:%s sort:oldest", d.Day, d.Day, d.Currency))
 }
 
 // OfCurrency is the search for the orders in a currency; empty if no list adds up to its figures.
 func (p booksPage) OfCurrency(currency string) string {
-	orders, forgotten := int64(0), int64(0)
-	for _, money := range p.Report.Money {
-		orders += money.Orders
-		forgotten += money.Forgotten
-	}
-	return addingUp(orders, forgotten, "currency:"+currency)
+	return addingUp(p.Report.Money, "currency:"+currency)
 }
 
 // addingUp is the search, if its list can add up to the figures of a report: it looks at only so many orders, in all
 // currencies, and does not have those that were forgotten.
-func addingUp(orders, forgotten int64, search string) string {
-	if orders >= countedTo || forgotten > 0 {
-		return ""
+func addingUp(figures []client.VerificationMoney, search string) string {
+	orders := int64(0)
+	for _, m := range figures {
+		if orders += m.Orders; orders >= countedTo || m.Forgotten > 0 {
+			return ""
+		}
 	}
 	return search
 }

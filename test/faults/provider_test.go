@@ -217,16 +217,6 @@ func TestVerifyThatCanNotFindOut(t *testing.T) {
 		noVerdict(t, p)
 	})
 
-	for name, answer := range map[string]string{
-		"a provider that lists its books by pages": `{"data":[],"has_more":true}`,
-		"a provider that answers a web page":       `<html>`,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			noVerdict(t, launch(t, nil, "verify", "--database-url", database.URL, "--provider", answering(t, answer)))
-		})
-	}
-
 	t.Run("books that are wrong, and a provider that is away", func(t *testing.T) {
 		t.Parallel()
 		database := oneCharging(t)
@@ -264,7 +254,7 @@ func answering(t *testing.T, text string) (url string) {
 func noVerdict(t *testing.T, p *process) {
 	t.Helper()
 	code, said := p.exitCode(), p.stderr()
-	if code != 69 || !regexp.MustCompile(`^database: .*\npawl: (no verdict on the books: |not all was compared: Pawl's own books agree, but the provider's books could not be read: ).*\n$`).MatchString(said) || p.stdout() != "" {
+	if code != 69 || !regexp.MustCompile(`^database: .*\npawl: no verdict on the books: .*\n$`).MatchString(said) || p.stdout() != "" {
 		t.Errorf("ends with %d, printed %q and says %q", code, p.stdout(), said)
 	}
 }
