@@ -221,7 +221,7 @@ export interface paths {
         };
         /**
          * List movements of money
-         * @description Each charge, capture, undo, refund and lost dispute, for bookkeeping: those of a month add up to what a report of the books has for it. An authorization moves nothing. Those of the newest orders come first, and those of forgotten orders are missing. A page examines up to 10,000 orders, so it may be empty and still have a nextCursor. With format=csv, or Accept: text/csv, the page is a table, and the header Link leads to the next one. Needs the role read.
+         * @description Each charge, capture, undo, refund and lost dispute, for bookkeeping: those of a month add up to what a report of the books has for it. An authorization moves nothing, nor does a charge that was undone without knowing whether it had happened. Those of the newest orders come first, and those of forgotten orders are missing. A page examines up to 10,000 orders, so it may be empty and still have a nextCursor. With format=csv, or Accept: text/csv, the page is a table, and the header Link leads to the next one. Needs the role read.
          */
         get: operations["listMoneyMovements"];
         put?: never;
@@ -2216,7 +2216,7 @@ export interface components {
              */
             authorized: string;
             /**
-             * @description The sum of the charges, also of those that were undone, and of authorizations.
+             * @description The sum of the charges, also of those that were undone, and of authorizations. A charge that was undone without knowing whether it had happened does not count, nor its undo.
              * @example 99.99
              */
             charged: string;
@@ -2284,7 +2284,7 @@ export interface components {
              */
             authorized: string;
             /**
-             * @description The sum of the charges, also of those that were undone, and of authorizations.
+             * @description The sum of the charges, also of those that were undone, and of authorizations. A charge that was undone without knowing whether it had happened does not count, nor its undo.
              * @example 99.99
              */
             charged: string;
@@ -3497,7 +3497,7 @@ export interface components {
              */
             authorized: string;
             /**
-             * @description The sum of the charges, also of those that were undone, and of authorizations.
+             * @description The sum of the charges, also of those that were undone, and of authorizations. A charge that was undone without knowing whether it had happened does not count, nor its undo.
              * @example 99.99
              */
             charged: string;
@@ -3558,7 +3558,7 @@ export interface components {
              */
             authorized: string;
             /**
-             * @description The sum of the charges, also of those that were undone, and of authorizations.
+             * @description The sum of the charges, also of those that were undone, and of authorizations. A charge that was undone without knowing whether it had happened does not count, nor its undo.
              * @example 99.99
              */
             charged: string;
@@ -3645,6 +3645,8 @@ export interface components {
             undone: string;
         };
         VerificationOffender: {
+            /** @description The order has changed since the report: this may be settled. The next verification tells. */
+            changed?: boolean;
             /**
              * @description What is wrong, in words.
              * @example charge of generation 0 happened 2 times
@@ -3696,6 +3698,11 @@ export interface components {
              * @description Number of idempotency keys compared.
              */
             compared: number;
+            /**
+             * Format: int64
+             * @description Number of keys that are not in the books that were read, such as those of a route at another provider.
+             */
+            notCompared?: number;
             /** @enum {string} */
             step: "charge" | "reserve" | "confirm" | "refund" | "capture" | "void";
             /**
@@ -4719,7 +4726,7 @@ export interface operations {
                 amountTo?: string;
                 /** @description Only orders in this currency (ISO 4217). */
                 currency?: string;
-                /** @description Only orders that were charged, also if the charge was undone since. */
+                /** @description Only orders that were charged, also if the charge was undone since. It must be known that they were. */
                 charged?: boolean;
                 /** @description Only orders of which something was refunded, or whose charge was undone. */
                 refunded?: boolean;
