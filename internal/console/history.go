@@ -16,7 +16,8 @@ type history struct {
 	Entries []entry // with Every
 	Oldest  bool    // oldest first
 	Every   bool
-	Next    string // the URL of the next page
+	Next    string        // the URL of the next page
+	Newest  []client.Call // that moved the order, the newest first; nil: they are on another page, or there are none
 }
 
 // entry is a move, a call, or a move and the call that it recorded.
@@ -62,6 +63,11 @@ func (v *visit) history(order *client.Order) (*history, error) {
 		more := len(entries) > historyPage
 		entries = entries[:min(len(entries), historyPage)]
 		h.Entries = append(h.Entries, entries...)
+		for _, e := range entries {
+			if begins && !at.oldest && e.Call != nil && e.Call.Call > 0 {
+				h.Newest = append(h.Newest, *e.Call)
+			}
+		}
 		if !more {
 			break
 		}

@@ -203,23 +203,23 @@ func TestWaits(t *testing.T) {
 				"), by itself.|Nobody needs to do anything.|The customer may have been charged 8 USD, but not twice: all tries have the same key."},
 		{client.Order{Status: "confirming", Hold: "callback", ResumesAt: far}, client.Transition{Verb: "callback"}, client.Call{},
 			"Waits for the provider’s answer to the confirmation|The provider has accepted the request, and will report the result. It has waited since " + minute(past) + " (7 min ago).|" +
-				"The order goes on with that report. Without one, Pawl asks the provider in 25 h (" + far.UTC().Format("Mon 2 Jan 15:04 UTC") + ").|Nobody needs to do anything.|8 USD was charged."},
+				"The order goes on with that report. Without one, Pawl asks the provider in 25 h (" + far.UTC().Format("Mon 2 Jan 15:04 UTC") + ").|Nobody needs to do anything.|The customer was charged 8 USD."},
 		{client.Order{Status: "charging", Hold: "callback", ResumesAt: soon, Action: map[string]any{"type": "use_stripe_sdk"}}, client.Transition{Verb: "callback"}, client.Call{},
 			"Waits for the customer, who must confirm the payment|As a rule, they do that with their bank (3-D Secure). It has waited since " + minute(past) + " (7 min ago).|The order goes on by itself once they have. If not, Pawl asks the provider in 1 min (" +
 				minute(soon) + ").|Only the customer can do something: confirm the payment.|Until then nothing is charged."},
 		{client.Order{Status: "pending", Hold: "scheduled", ResumesAt: soon, CreatedAt: past}, client.Transition{}, client.Call{},
-			"Waits for the time it was ordered for|It was placed 7 min ago.|It starts by itself in 1 min (" + minute(soon) + ").|Nobody needs to do anything.|Nothing was charged."},
+			"Waits for the time it was ordered for|It was placed 7 min ago.|It starts by itself in 1 min (" + minute(soon) + ").|Nobody needs to do anything.|The customer was not charged."},
 		{client.Order{Status: "pending", Hold: "queued"}, client.Transition{Verb: "queued"}, client.Call{},
 			"Waits for its turn|Other orders of its kind, such as of the same customer, are under way, and only so many may be. It has waited since " + minute(past) +
-				" (7 min ago).|It starts by itself when one of them has ended.|Nobody needs to do anything.|Nothing was charged."},
+				" (7 min ago).|It starts by itself when one of them has ended.|Nobody needs to do anything.|The customer was not charged."},
 		{client.Order{Status: "reserving", Hold: "paused", CompleteBy: soon}, client.Transition{Verb: "pause", Actor: "token:eve", Reason: "no address <b>"}, client.Call{},
-			"Paused|token:eve paused it 7 min ago: no address &lt;b&gt;.| At its deadline, in 1 min (" + minute(soon) + "), what was done is undone.|It stays so until somebody resumes it.|8 USD was charged."},
+			"Paused|token:eve paused it 7 min ago: no address &lt;b&gt;.| At its deadline, in 1 min (" + minute(soon) + "), what was done is undone.|It stays so until somebody resumes it.|The customer was charged 8 USD."},
 		{client.Order{Status: "pending", Hold: "approval", ApprovalUntil: soon, ApprovalOnTimeout: "cancel"}, client.Transition{Verb: "approval"}, client.Call{},
 			"Waits for a person to approve it|A rule of the policy asks for that before anything is charged. It has waited since " + minute(past) + " (7 min ago).|If nobody decides, it is canceled in 1 min (" +
-				minute(soon) + ").|Somebody with the role approve must approve or reject it.|Nothing was charged."},
+				minute(soon) + ").|Somebody with the role approve must approve or reject it.|The customer was not charged."},
 		{client.Order{Status: "confirming", Hold: "attention", HoldReason: "retries_exhausted: 9 calls", InDoubt: true}, client.Transition{Verb: "attention"}, client.Call{Outcome: "retry", Detail: "back on Monday"},
 			"Needs a person: Retries are used up|No try of the confirmation has succeeded, but one without an answer may have been done. It has waited since " + minute(past) +
-				" (7 min ago). The last answer of the provider, 7 min ago: back on Monday.||Somebody must decide: it does not go on by itself.|8 USD was charged."},
+				" (7 min ago). The last answer of the provider, 7 min ago: back on Monday.||Somebody must decide: Retry tries the confirmation again.|The customer was charged 8 USD."},
 	} {
 		o := c.o
 		o.Amount, o.Currency = "8", "USD"
@@ -236,7 +236,8 @@ func TestWaits(t *testing.T) {
 		assert.Contains(t, text, string(w.Why), "the page lacks")
 	}
 	failed := orderPage{Order: &client.Order{Status: "failed", Failure: client.Failure{Step: "charge", Code: "card_declined", Detail: "Your card was declined."}}}
-	assert.Equal(t, tags.ReplaceAllString(string(failed.Ended()), ""), "It failed at the charge: card_declined, Your card was declined. Nothing was charged.")
+	assert.Equal(t, tags.ReplaceAllString(string(failed.Ends()), "")+failed.Paid(),
+		" It failed at the charge: card_declined, Your card was declined.The customer pays nothing: nothing was charged.")
 }
 
 func TestNumbers(t *testing.T) {
@@ -364,7 +365,7 @@ func TestHeaderNamesThePerson(t *testing.T) {
 func TestDoubtIsTold(t *testing.T) {
 	t.Parallel()
 	o := client.Order{Amount: "8", Currency: "USD", Steps: client.Steps{Charge: client.StepState{Undone: true, InDoubt: true}}}
-	assert.Contains(t, moneyOf(&o), "may have been charged")
+	assert.Equal(t, moneyOf(&o), "The customer pays nothing: if 8 USD was charged, it went back.")
 	found := &client.Overview{ProviderSteps: []client.ProviderStep{{Step: "charge", Route: "eu", Host: "eu.example"}, {Step: "charge", Route: "us", Host: "us.example"}}}
 	group := client.ErrorGroup{Step: "charge", Route: "eu", Hold: client.ErrorGroupHoldRetry, Code: "timeout"}
 	closed := groupOf(found, &group)

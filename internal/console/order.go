@@ -1,7 +1,6 @@
 package console
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -98,39 +97,18 @@ func (p *orderPage) GoingBack() string {
 	return unlessZero(sum)
 }
 
-// charged is the amount that was charged, or may have been, and what became of it, as the end of a sentence.
-type charged struct{ Amount, Then string }
-
-func (p *orderPage) Charged() charged {
-	amount, charge := count(p.Amount), p.Steps.Charge
-	switch {
-	case charge.InDoubt:
-		return charged{"0 or " + amount, "; undone, so nothing is kept"}
-	case charge.Undone:
-		return charged{amount, ", and undone"}
-	case charge.Completed:
-		return charged{amount, ""}
-	case p.InDoubt:
-		return charged{"0 or " + amount, ": not known yet"}
-	}
-	return charged{"0", ", of " + amount}
-}
-
 // Balance is what was taken for the order, less what went back or was lost, and what is kept, as the books count it; nil:
-// nothing was taken.
+// nothing was taken, or all of it went back.
 func (p *orderPage) Balance() *balance {
 	b := &balance{Line: "Charged ", Kept: parsed(p.Amount)}
 	switch {
 	case p.Captured != "":
 		b = &balance{Line: "Captured ", Kept: parsed(p.Captured)}
-	case p.Authorized != "", !p.Steps.Charge.Completed && !p.Steps.Charge.Undone:
+	case p.Authorized != "", !p.Steps.Charge.Completed && (!p.Steps.Charge.Undone || p.Disputes == nil):
 		return nil
 	}
 	b.Line += count(b.Kept)
 	if p.Steps.Charge.Undone {
-		if p.Steps.Charge.InDoubt {
-			b.Line = "Charged, or perhaps not, " + count(b.Kept)
-		}
 		b.less("undone", b.Kept)
 	}
 	b.less("refunded", parsed(p.Refunded))
@@ -201,14 +179,24 @@ func (p *orderPage) Delivered() string {
 	return fmt.Sprintf("Its %s to webhook endpoints: %s", times(len(states), "newest event", "newest events"), counted(states))
 }
 
-// Ended says why an order failed, was canceled or is being undone; empty: it was not.
-func (p *orderPage) Ended() template.HTML {
-	words := map[client.Status]string{client.StatusFailed: "It failed", client.StatusCanceled: "It was canceled"}[p.Status]
-	final := words != ""
-	if !final && p.Failure.Code == "" {
-		return ""
+// Ends says who stopped an order, and why it failed, was canceled or is being undone; empty: none of these.
+func (p *orderPage) Ends() (text template.HTML) {
+	final := fsm.State(p.Status).Final()
+	stopped := p.Stop != nil && whoDid(p.Stop) != ""
+	switch {
+	case stopped:
+		did := map[string]string{"cancel": "canceled", "reject": "rejected"}[p.Stop.Verb]
+		if !final {
+			did = "asked to " + p.Stop.Verb
+		}
+		text = markup("%s %s it %s%s.", whoDid(p.Stop), template.HTML(did), ago(p.Stop.At), because(p.Stop.Reason))
+	case p.Stop != nil:
+		text = markup("Its deadline passed %s.", ago(p.Stop.At))
 	}
-	text := template.HTML(cmp.Or(words, "It is being undone"))
+	if p.Status != client.StatusFailed && p.Failure.Code == "" || stopped && p.Failure.Step == "" {
+		return text
+	}
+	text += template.HTML(map[bool]string{true: " It was canceled", false: " It failed"}[p.Status == client.StatusCanceled])
 	if p.Failure.Step != "" {
 		text += template.HTML(" at " + theStep[client.Status(fsm.DoneIn(fsm.Step(p.Failure.Step)))])
 	}
@@ -218,10 +206,15 @@ func (p *orderPage) Ended() template.HTML {
 	if p.Failure.Detail != "" {
 		text += markup(", %s", strings.TrimRight(p.Failure.Detail, "."))
 	}
-	if text += "."; final {
-		text += template.HTML(" " + moneyOf(p.Order))
+	return text + "."
+}
+
+// Paid says whether the customer paid or pays for an order that is not completed; empty: it is.
+func (p *orderPage) Paid() string {
+	if p.Status == client.StatusCompleted {
+		return ""
 	}
-	return text
+	return moneyOf(p.Order)
 }
 
 func (v *visit) showOrder() error {
@@ -230,7 +223,12 @@ func (v *visit) showOrder() error {
 		return err
 	}
 	p := &orderPage{Order: order, Actions: v.actions(order), NoCancel: v.noCancel(order)}
-	if done := verbByName(verbs, v.query("done")); done != nil {
+	operations := operationsOf(order)
+	done := verbByName(verbs, v.query("done"))
+	if last := len(operations) - 1; done == nil && last >= 0 && operations[last].State == client.CaptureStateFailed {
+		done = verbByName(verbs, operations[last].Kind)
+	}
+	if done != nil {
 		p.Done, p.Failed = done.doneTo(order), done.failed(order)
 		if before := v.query("before"); before != "" {
 			p.Done = strings.TrimSpace(v.doneBefore(order, before) + " " + p.Done)
@@ -284,24 +282,24 @@ func (v *visit) readPast(p *orderPage) (err error) {
 		return err
 	}
 	p.draw(moves.Transitions)
-	asked := func(m client.Transition) bool { return m.Verb == string(p.StopRequested) }
+	asked := func(m client.Transition) bool { return m.Verb == string(p.StopRequested) || m.Verb == "reject" }
 	if i := slices.IndexFunc(moves.Transitions, asked); i >= 0 && p.StopRequested != "" {
 		p.Stop = &moves.Transitions[i]
 	}
 	p.Cut = len(moves.Transitions) == drawn
-	if p.Hold != "" {
-		made := client.Calls{}
-		if p.Calls > 0 {
-			found, err := v.api.ListCalls(v.r.Context(), p.OrderID, client.ListCallsParams{After: -1, Sort: "newest", Limit: callsOfWait})
-			if err != nil {
-				return err
-			}
-			made = *found
-		}
-		p.Wait = waitsFor(p.Order, moves.Transitions, made.Calls)
+	if p.History, err = v.history(p.Order); err != nil || p.Hold == "" {
+		return err
 	}
-	p.History, err = v.history(p.Order)
-	return err
+	calls := p.History.Newest
+	if calls == nil && p.Calls > 0 { // another page of the history
+		found, err := v.api.ListCalls(v.r.Context(), p.OrderID, client.ListCallsParams{After: -1, Sort: "newest", Limit: callsOfWait})
+		if err != nil {
+			return err
+		}
+		calls = found.Calls
+	}
+	p.Wait = waitsFor(p.Order, moves.Transitions, calls)
+	return nil
 }
 
 // draw draws the state machine with the path of the order. moves begin with the newest.

@@ -149,16 +149,22 @@ func eventOf(m *client.Transition) string {
 	return words
 }
 
+// whoDid is the person who requested a move; empty: Pawl made it by itself.
+func whoDid(m *client.Transition) string {
+	switch {
+	case m.Actor == "system":
+		return ""
+	case m.OnBehalfOf != "":
+		return m.Actor + " for " + m.OnBehalfOf
+	}
+	return m.Actor
+}
+
 // tell says what happened. now: the order is in this state.
 func (c *chapter) tell(o *client.Order, now bool) {
 	calls := callsOf(c.Entries)
 	if m := c.Entries[0].Move; c.Title != "" && m != nil {
-		if c.Reason = m.Reason; m.Actor != "system" {
-			c.By = m.Actor
-		}
-		if m.OnBehalfOf != "" {
-			c.By += " for " + m.OnBehalfOf
-		}
+		c.Reason, c.By = m.Reason, whoDid(m)
 		if m.PaymentMethod != "" {
 			c.say("With another payment method")
 		}

@@ -66,7 +66,11 @@ func waitsFor(o *client.Order, moves []client.Transition, calls []client.Call) *
 		}
 	case client.OrderHoldAttention:
 		why := reasonOf(o.Hold, o.HoldReason)
-		w.Needs, w.Title, w.Act = &why, "Needs a person: "+why.Title, "Somebody must decide: it does not go on by itself."
+		w.Needs, w.Title, w.Act = &why, "Needs a person: "+why.Title, "Somebody must decide: Retry tries "+theStep[o.Status]+" again"
+		if slices.Contains(o.AllowedActions, "cancel") && !fsm.State(o.Status).Undoing() {
+			w.Act += ", Cancel undoes what was done"
+		}
+		w.Act += "."
 		w.Why = markup(meaningOf(o, why)+"%s", waited(held.At))
 		if len(calls) > 0 && calls[0].Outcome != client.CallOutcomeDone {
 			w.Why += markup(" The last answer of the provider, %s: %s.", ago(calls[0].StartedAt), providerWords(&calls[0]))
@@ -134,26 +138,28 @@ func meaningOf(o *client.Order, why reason) string {
 	return text + "."
 }
 
-// moneyOf says whether money has moved for an order that is not completed.
+// moneyOf says what the customer of an order that is not completed has paid or pays.
 func moneyOf(o *client.Order) string {
-	money, charge := count(o.Amount)+" "+o.Currency, o.Steps.Charge
+	money, charge, undoing := count(o.Amount)+" "+o.Currency, o.Steps.Charge, fsm.State(o.Status).Undoing()
 	switch {
 	case charge.InDoubt:
-		return "The customer may have been charged, and that was undone: nothing is kept."
+		return "The customer pays nothing: if " + money + " was charged, it went back."
 	case charge.Undone:
-		return "The charge was undone: nothing is kept of it."
-	case o.Status == client.StatusRefunding:
-		return money + " was charged, or may have been, and is being given back."
-	case charge.Completed && o.Authorized != "":
+		return "The customer pays nothing: " + money + " was charged, and went back."
+	case charge.Completed && o.Authorized != "" && !undoing:
 		return money + " is authorized, and not taken yet."
-	case charge.Completed && o.Status == client.StatusReleasing:
-		return money + " was charged, and is given back next."
+	case charge.Completed && undoing:
+		return "The customer was charged " + money + ", and has not got it back yet."
 	case charge.Completed:
-		return money + " was charged."
+		return "The customer was charged " + money + "."
 	case o.InDoubt && o.Status == client.StatusCharging:
 		return "The customer may have been charged " + money + ", but not twice: all tries have the same key."
+	case undoing:
+		return "If the customer was charged " + money + ", it has not gone back yet."
+	case fsm.State(o.Status).Final():
+		return "The customer pays nothing: nothing was charged."
 	}
-	return "Nothing was charged."
+	return "The customer was not charged."
 }
 
 // markup is a sentence with values in it. Texts are names or words of others.
