@@ -936,6 +936,11 @@ type Caller struct {
 	// Email Your email address, if the OpenID Connect issuer has verified it. For display only.
 	Email string `json:"email,omitempty,omitzero"`
 
+	// Forbidden Ids of the operations that your roles do not allow, with those that would, such as read or stock.
+	//
+	// Examples: {"storePolicy":"admin"}
+	Forbidden map[string]string `json:"forbidden"`
+
 	// Name As in the history: token:NAME, oidc:ISSUER#SUBJECT, local or anonymous.
 	//
 	// Examples: token:support

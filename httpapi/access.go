@@ -363,6 +363,8 @@ type getCallerAnswer struct {
 		Quarantined bool     `json:"quarantined" doc:"Whether the service is read-only, because its database was restored or copied."`
 		Cell        string   `json:"cell" doc:"Which orders the service has, as cell of cells: 0/1 all of them, 1/4 those of the second of four cells." example:"0/1"`
 		Operations  []string `json:"operations" nullable:"false" doc:"Ids of the operations that you may use at this address, except public ones. With submit but not read, some are limited to orders that you submitted; applyBulkVerb is for the verbs that you may apply to one order." example:"[\"approveOrder\",\"rejectOrder\",\"applyBulkVerb\"]"`
+
+		Forbidden map[string]string `json:"forbidden" doc:"Ids of the operations that your roles do not allow, with those that would, such as read or stock." example:"{\"storePolicy\":\"admin\"}"`
 	} `nameHint:"Caller"`
 }
 
@@ -379,29 +381,28 @@ func (s *server) getCaller(ctx context.Context, _ *struct{}) (*getCallerAnswer, 
 	if err != nil {
 		return nil, err
 	}
-	out := callerOf(p, s.Access.Open(ctx), s.operationsAt(recordOf(w).mux, p))
+	out := &getCallerAnswer{}
+	out.Body.Name, out.Body.Email, out.Body.Open = p.Name, p.Email, s.Access.Open(ctx)
+	out.Body.Roles = each(p.Roles, func(role *access.Role) string { return string(*role) })
+	out.Body.Operations, out.Body.Forbidden = s.operationsAt(recordOf(w).mux, p)
 	out.Body.Quarantined, out.Body.Cell = s.Quarantine != "", s.Cell.String()
 	return out, nil
 }
 
-func callerOf(p *access.Principal, open bool, operations []string) *getCallerAnswer {
-	out := &getCallerAnswer{}
-	out.Body.Name, out.Body.Email, out.Body.Open, out.Body.Operations = p.Name, p.Email, open, operations
-	out.Body.Roles = each(p.Roles, func(role *access.Role) string { return string(*role) })
-	return out
-}
-
-// operationsAt are the ids of the operations that an address has and a principal may use.
-func (s *server) operationsAt(mux *http.ServeMux, p *access.Principal) []string {
-	ids := []string{}
+// operationsAt are the ids of the operations that an address has and a principal may use, and the roles that others need.
+func (s *server) operationsAt(mux *http.ServeMux, p *access.Principal) (ids []string, forbidden map[string]string) {
+	ids, forbidden = []string{}, map[string]string{}
 	for _, op := range s.documented {
-		rule := rules[op.OperationID]
-		pattern := op.Method + " " + op.Path
-		if rule.class != alwaysOpen && rule.allows(p) == nil && slices.Contains(s.muxesOf(patternsOf(pattern)[0]), mux) && !s.refusedInQuarantine(pattern) {
+		rule, pattern := rules[op.OperationID], op.Method+" "+op.Path
+		switch {
+		case rule.class == alwaysOpen || !slices.Contains(s.muxesOf(patternsOf(pattern)[0]), mux) || s.refusedInQuarantine(pattern):
+		case rule.allows(p) == nil:
 			ids = append(ids, op.OperationID)
+		default:
+			forbidden[op.OperationID] = anyOf(rule.roles)
 		}
 	}
-	return ids
+	return ids, forbidden
 }
 
 // submitterOf is the submitter of an order, or empty for an anonymous caller.

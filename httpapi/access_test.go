@@ -270,6 +270,7 @@ type callerShape struct {
 	Roles      access.Roles
 	Open       bool
 	Operations []string
+	Forbidden  map[string]string
 }
 
 // whoAmI asks /api/me.
@@ -302,6 +303,7 @@ func TestWhoAmI(t *testing.T) {
 		for operation, rule := range rules {
 			may := len(want) > 0 && rule.roles.Has(want[0]) && operation != "GET /metrics" && operation != "health"
 			assert.Equal(t, slices.Contains(c.Operations, operation), may, "with", name, operation, !may, "in what it may do")
+			assert.Equal(t, c.Forbidden[operation] != "", !may && rule.class != alwaysOpen && operation != "GET /metrics", "with", name, operation, "has a role that it needs")
 		}
 	}
 	assert.Equal(t, b.count(t, `SELECT count(*) FROM books.access_log WHERE operation = 'getCaller'`), 0,

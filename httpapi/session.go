@@ -39,18 +39,27 @@ func (s *server) sessionOf(w http.ResponseWriter, r *http.Request) string {
 	return cookie.Value
 }
 
-// returnCookie has the page that a person asked for before the login, as the console sets it.
+// returnCookie begins the names of the cookies of the pages that a person asked for before the login, as the console sets
+// them: one of the last page, and one of each form.
 const returnCookie = "__Host-pawl-return"
 
-// askedFor is the page of the console in the cookie, or the start page.
-func askedFor(r *http.Request) string {
-	if cookie, err := r.Cookie(returnCookie); err == nil {
-		page, err := url.QueryUnescape(cookie.Value)
-		if to, wrong := url.Parse(page); err == nil && wrong == nil && strings.HasPrefix(page, "/console") && path.Clean(to.Path) == to.Path {
-			return page
+// asked is a page that the login leads to.
+type asked struct{ Page, About string }
+
+// askedFor are the pages of the console in the cookies, or the start page.
+func askedFor(r *http.Request) (all []asked) {
+	for _, cookie := range r.Cookies() {
+		values, err := url.ParseQuery(cookie.Value)
+		page := values.Get("page")
+		to, wrong := url.Parse(page)
+		if strings.HasPrefix(cookie.Name, returnCookie) && err == nil && wrong == nil && strings.HasPrefix(page, "/console") && path.Clean(to.Path) == to.Path {
+			all = append(all, asked{page, values.Get("about")})
 		}
 	}
-	return "/"
+	if all == nil {
+		return []asked{{Page: "/"}}
+	}
+	return all
 }
 
 func (s *server) sessionRoutes() {
@@ -81,8 +90,8 @@ type login struct {
 	Title  string
 	Name   string // of the principal
 	Until  time.Time
-	Link   bool   // the page asks to confirm a link
-	To     string // the page to go on to
+	Link   bool    // the page asks to confirm a link
+	To     []asked // the pages to go on to
 	Text   string
 	Status int    // of the problem that the page is about; otherwise 0
 	Origin string // the URL of the service
@@ -114,7 +123,7 @@ func (s *server) showLogin(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return login{Title: "You are signed in", Name: p.Name, To: "/"}.show(w, r, http.StatusOK)
+	return login{Title: "You are signed in", Name: p.Name, To: []asked{{Page: "/"}}}.show(w, r, http.StatusOK)
 }
 
 // showLink does not use up the link, because programs that preview messages open it. The form is sent to the URL of the

@@ -40,11 +40,8 @@ type bulkPage struct {
 // bulk shows the form, then what would be done, then does it, and leads to the page of the request. A repeated form does
 // nothing twice, because it keeps its request ID.
 func (v *visit) bulk() error {
-	if len(v.bulkVerbs()) == 0 {
-		if v.r.Method == http.MethodPost {
-			return errForbidden
-		}
-		return v.show("bulk", page{Title: "Many orders", Data: &bulkPage{}}) // says which roles are needed
+	if err := v.needs("applyBulkVerb"); err != nil {
+		return err
 	}
 	if search := v.query("all"); search != "" { // all orders of a list, instead of the chosen ones
 		return v.redirect(bulkURL(v.query("verb"), url.Values{"q": {search}}))

@@ -194,11 +194,10 @@ func (v *visit) doVerb() error {
 	if err != nil {
 		return err
 	}
-	q := &ofOrder{v, a, order}
-	if !v.may(a.operation) {
-		_, err := q.send(nil, true) // it says which role is needed
-		return cmp.Or(err, error(errForbidden))
+	if err := v.needs(a.operation); err != nil { // before what the order says of the verb
+		return err
 	}
+	q := &ofOrder{v, a, order}
 	return v.perform(tasksOf("/console/order", url.Values{"id": {order.OrderID}}, q.task()))
 }
 
@@ -432,7 +431,7 @@ func (q *ofOrder) send(form url.Values, dryRun bool) (*client.Order, error) {
 		}
 		q.order.Seq = seq
 	}
-	if err := q.check(form); form != nil && err != nil {
+	if err := q.check(form); err != nil {
 		return nil, err
 	}
 	to := client.CancelOrderParams{DryRun: dryRun, IfMatch: q.order.ETag(), Prefer: "wait=2"}

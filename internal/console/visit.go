@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"cmp"
 	"errors"
+	"fmt"
+	"hash/fnv"
 	"html/template"
 	"maps"
 	"net/http"
@@ -36,7 +38,11 @@ func (v *visit) needs(operation string) error {
 	case len(v.me.Roles) == 0:
 		return errUnknown
 	}
-	return errForbidden
+	roles := v.me.Forbidden[operation]
+	if roles == "" {
+		return newProblem(http.StatusForbidden, "This is not possible here.", "")
+	}
+	return newProblem(http.StatusForbidden, "Your roles do not allow this.", fmt.Sprintf("This needs the role %s; %s has %s.", roles, v.me.Name, strings.Join(v.me.Roles, ", ")))
 }
 
 // query is a parameter of the page, or empty.
@@ -95,7 +101,8 @@ func (f frame) Here(document template.HTML) template.HTML {
 // sessionCookie is the cookie of a login, as the API sets it.
 const sessionCookie = "__Host-pawl-session"
 
-// returnCookie is the cookie of the page that a person without a session asked for. The page after the login leads there.
+// returnCookie is the cookie of the page that a person without a session asked for, and begins the names of those of forms.
+// The page after the login leads there.
 const (
 	returnCookie  = "__Host-pawl-return"
 	returnSeconds = 900
@@ -210,9 +217,8 @@ func bulkURL(verb string, filter url.Values) string {
 func ordersURL(search string) string { return address("/console/orders", url.Values{"q": {search}}) }
 
 var (
-	errUnknown   = newProblem(http.StatusUnauthorized, "Authentication is required.", "")
-	errForbidden = newProblem(http.StatusForbidden, "Your roles do not allow this.", "")
-	errNoPage    = newProblem(http.StatusNotFound, "There is no such page.", "The address may be mistyped.") // the path has no screen
+	errUnknown = newProblem(http.StatusUnauthorized, "Authentication is required.", "")
+	errNoPage  = newProblem(http.StatusNotFound, "There is no such page.", "The address may be mistyped.") // the path has no screen
 )
 
 // newProblem is a problem found by the console itself.
@@ -260,14 +266,10 @@ func (v *visit) showError(err error) {
 			for _, decides := range []string{"requestId", "confirm", "store"} {
 				p.Typed.Del(decides)
 			}
-			p.Returns = v.r.PathValue("task") != "" // its answers are in the URL, and the reason can be
-		}
-		if p.Returns {
-			v.comeBackTo(v.r.URL.RequestURI())
-			v.keepTyped(url.Values{"page": {v.r.URL.RequestURI()}, "person": p.Typed["person"], whyField.Name: p.Typed[whyField.Name]}.Encode(), returnSeconds)
+			p.Returns = v.keepForm(p.About, p.Typed)
 		}
 	case problem.Status == http.StatusUnauthorized:
-		v.comeBackTo(v.r.URL.RequestURI())
+		v.keep(returnCookie, url.Values{"page": {v.r.URL.RequestURI()}}.Encode(), returnSeconds)
 	case p.Away:
 		p.Retries = true
 	}
@@ -293,23 +295,35 @@ func (v *visit) about() string {
 	return ""
 }
 
-// comeBackTo has the login lead to a page. A long URL does not fit into a cookie, and then the login leads to the start.
-func (v *visit) comeBackTo(page string) {
-	http.SetCookie(v.w, &http.Cookie{Name: returnCookie, Value: url.QueryEscape(page), Path: "/",
-		MaxAge: returnSeconds, HttpOnly: true, Secure: true, SameSite: http.SameSiteLaxMode})
+// keep has the login lead to a page, with what was typed there: a cookie of each form, so that forms in two tabs both come
+// back. URLs, which logs and histories keep, have no reasons. A long URL does not fit, and then the login leads to the start.
+func (v *visit) keep(name, values string, seconds int) {
+	http.SetCookie(v.w, &http.Cookie{Name: name, Value: values, Path: "/", MaxAge: seconds, HttpOnly: true, Secure: true, SameSite: http.SameSiteLaxMode})
 }
 
-// typedCookie is the cookie of the reason that was typed into a form before the session ended. URLs, which logs and
-// histories keep, have no reasons.
-const typedCookie = "__Host-pawl-typed"
+// formCookie is the cookie of the form at this page.
+func (v *visit) formCookie() string {
+	page := fnv.New32a()
+	page.Write([]byte(v.r.URL.RequestURI()))
+	return fmt.Sprintf("%s-%x", returnCookie, page.Sum32())
+}
 
-func (v *visit) keepTyped(typed string, seconds int) {
-	http.SetCookie(v.w, &http.Cookie{Name: typedCookie, Value: typed, Path: "/", MaxAge: seconds, HttpOnly: true, Secure: true, SameSite: http.SameSiteLaxMode})
+// keepForm keeps the reason that was typed into the form of a task: its answers are in the URL. All cookies together must
+// fit into the header of a request.
+func (v *visit) keepForm(about string, typed url.Values) bool {
+	const most, mostOfAll = 3 << 10, 8 << 10
+	kept := url.Values{"page": {v.r.URL.RequestURI()}, "about": {v.r.PathValue("task") + ", " + about},
+		"person": typed["person"], whyField.Name: typed[whyField.Name]}.Encode()
+	if v.r.PathValue("task") == "" || len(kept) > most || len(kept)+len(v.r.Header.Get("Cookie")) > mostOfAll {
+		return false
+	}
+	v.keep(v.formCookie(), kept, returnSeconds)
+	return true
 }
 
 // typedBefore fills in the reason that the same person typed into this page before the session ended, once.
 func (v *visit) typedBefore() {
-	cookie, err := v.r.Cookie(typedCookie)
+	cookie, err := v.r.Cookie(v.formCookie())
 	if err != nil || v.r.Method != http.MethodGet {
 		return
 	}
@@ -317,7 +331,7 @@ func (v *visit) typedBefore() {
 	if err != nil || typed.Get("page") != v.r.URL.RequestURI() {
 		return
 	}
-	if v.keepTyped("", -1); typed.Get("person") == v.me.Name {
+	if v.keep(cookie.Name, "", -1); typed.Get("person") == v.me.Name {
 		v.form.Set(whyField.Name, typed.Get(whyField.Name))
 	}
 }

@@ -1368,6 +1368,15 @@ export interface components {
             /** @description Your email address, if the OpenID Connect issuer has verified it. For display only. */
             email?: string;
             /**
+             * @description Ids of the operations that your roles do not allow, with those that would, such as read or stock.
+             * @example {
+             *       "storePolicy": "admin"
+             *     }
+             */
+            forbidden: {
+                [key: string]: string;
+            };
+            /**
              * @description As in the history: token:NAME, oidc:ISSUER#SUBJECT, local or anonymous.
              * @example token:support
              */
