@@ -82,6 +82,12 @@ func TestSearch(t *testing.T) {
 		"op":                     "", // too short for a part
 		"%":                      "",
 		strings.Repeat("é", 255): "shop part metadata.email",
+		"order no. #SHOP-10.":    "shop-10 orderId",
+		"Order#shop-10":          "shop-10 orderId",
+		`"shop-2", Shop-10`:      "shop-2 orderId, shop-10 orderId",
+		"inv p-1":                "ann part metadata.email, shop-10 part orderId, shop-1 part orderId",
+		"'ann@example.com'.":     "shop-10 metadata email",
+		"order shop":             "", // its words have no digit
 	} {
 		assert.Equal(t, b.found(t, "term="+url.QueryEscape(term)), want, term)
 	}

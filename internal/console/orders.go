@@ -123,8 +123,8 @@ func (p *ordersPage) describe(s *search) {
 			unsorted = append(unsorted, w.typed)
 		}
 	}
-	for i, word := range words {
-		p.Chips = append(p.Chips, view{word, strings.Join(slices.Concat(words[:i], words[i+1:]), " ")})
+	for i := 0; i < len(words) && !p.ByTerm(); i++ { // conditions beside a term are not applied
+		p.Chips = append(p.Chips, view{words[i], strings.Join(slices.Concat(words[:i], words[i+1:]), " ")})
 	}
 	p.Oldest = s.filter.Sort == client.ListOrdersParamsSortOldest
 	if p.Sorted = strings.Join(unsorted, " "); !p.Oldest {
@@ -235,7 +235,7 @@ func (v *visit) conditionOf(word string) (condition string, err error) {
 // findByTerm finds orders by a term. only is the ID of the order that has it as its ID, or that is the only match.
 func (v *visit) findByTerm(s *search, p *ordersPage) (only string, err error) {
 	cursor := v.query("cursor")
-	if cursor == "" {
+	if cursor == "" && len(s.filters) == 0 {
 		if only, err = v.findByID(s.term, p.Search); only != "" || err != nil {
 			return only, err
 		}
@@ -246,7 +246,7 @@ func (v *visit) findByTerm(s *search, p *ordersPage) (only string, err error) {
 		found = &client.SearchResult{}
 	case err != nil:
 		return "", err
-	case len(found.Matches) == 1 && found.NextCursor == "" && cursor == "":
+	case len(found.Matches) == 1 && found.NextCursor == "" && cursor == "" && len(s.filters) == 0:
 		return found.Matches[0].Order.OrderID, nil
 	}
 	p.Matched, p.Term, p.Keys, p.Next = map[string]string{}, s.term, found.MetadataKeys, v.nextPage(found.NextCursor)

@@ -5,8 +5,10 @@ import (
 	"context"
 	"math"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/govalues/decimal"
@@ -57,22 +59,24 @@ type Found struct {
 
 // Search finds up to limit orders by one term of up to 255 characters. An order is in the result once, with the first
 // thing that matched. If none has the term as it is, in lower or in upper case, Search looks inside the newest orders, or
-// inside those before a cursor. Errors: ErrUnavailable.
+// inside those before a cursor. If none has it there, it does the same with the words of the term. Errors: ErrUnavailable.
 func (r *Reader) Search(ctx context.Context, term string, limit int32, before int64) (found Found, err error) {
 	var rows []db.OrdersSearchRow
-	for i, typed := range []string{term, strings.ToLower(term), strings.ToUpper(term)} {
-		if before != 0 || len(rows) > 0 || i > 0 && typed == term {
+	for _, terms := range [][]string{{term}, wordsOf(term)} {
+		if len(rows) > 0 || len(terms) == 0 {
 			continue
 		}
-		rows, err = Read(ctx, r, r.query.OrdersSearch, db.OrdersSearchParams{Term: typed, Most: limit + 1})
-		if err != nil {
-			return found, Unavailable("search orders", err)
+		found = Found{}
+		if before == 0 {
+			if rows, err = r.lookUp(ctx, terms, limit+1); err != nil {
+				return found, Unavailable("search orders", err)
+			}
 		}
-	}
-	if len(rows) == 0 {
-		p := db.OrdersSearchPartsParams{Term: term, Amount: amountOf(term), Before: cmp.Or(before, math.MaxInt64), Looks: looksInside, Most: limit + 1}
-		if rows, err = r.lookInside(ctx, p, &found); err != nil {
-			return found, Unavailable("look inside orders", err)
+		if len(rows) == 0 {
+			p := db.OrdersSearchPartsParams{Amount: amountOf(term), Before: cmp.Or(before, math.MaxInt64), Looks: looksInside, Most: limit + 1}
+			if rows, err = r.lookInside(ctx, terms, p, &found); err != nil {
+				return found, Unavailable("look inside orders", err)
+			}
 		}
 	}
 	how := map[int64]db.OrdersSearchRow{}
@@ -95,26 +99,71 @@ func (r *Reader) Search(ctx context.Context, term string, limit int32, before in
 	return found, err
 }
 
-// lookInside looks for orders with the term inside, or with this amount.
-func (r *Reader) lookInside(ctx context.Context, p db.OrdersSearchPartsParams, found *Found) (rows []db.OrdersSearchRow, err error) {
-	if found.Keys, err = pg.Repeat(ctx, r.life, r.query.SearchKeys); err != nil || utf8.RuneCountInString(p.Term) < partLeast {
-		return nil, err
+// mostWords bounds what a search costs.
+const mostWords = 4
+
+// wordsOf are the words of a term such as "Order #49456, 49457." that may be ids: those with a digit and as long as a part,
+// or else the whole, without the punctuation around them. None is left of a term that is so already.
+func wordsOf(term string) (words []string) {
+	bare := func(text string) string {
+		return strings.TrimFunc(text, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
 	}
-	p.Keys = found.Keys
-	inside, err := Read(ctx, r, r.query.OrdersSearchParts, p)
-	if err != nil {
-		return nil, err
-	}
-	if found.Looked, found.Since = inside.Looked, inside.Since; inside.Looked == looksInside {
-		found.Next = inside.Last
-	}
-	for i, number := range inside.Found {
-		row := db.OrdersSearchRow{OrderNo: number, Matched: MatchedPart, Key: inside.Places[i]}
-		if row.Key == MatchedAmount {
-			row.Matched, row.Key = MatchedAmount, ""
+	for word := range strings.FieldsFuncSeq(term, func(r rune) bool { return unicode.IsSpace(r) || strings.ContainsRune(",;:#", r) }) {
+		word = bare(word)
+		if strings.ContainsFunc(word, unicode.IsDigit) && utf8.RuneCountInString(word) >= partLeast && len(words) < mostWords {
+			words = append(words, word)
 		}
-		rows = append(rows, row)
 	}
+	if whole := bare(term); len(words) == 0 && whole != "" {
+		words = []string{whole}
+	}
+	return slices.DeleteFunc(words, func(word string) bool { return word == term })
+}
+
+// lookUp finds the orders that have one of the terms as it is, in lower or in upper case.
+func (r *Reader) lookUp(ctx context.Context, terms []string, most int32) (all []db.OrdersSearchRow, err error) {
+	for _, term := range terms {
+		for i, typed := range []string{term, strings.ToLower(term), strings.ToUpper(term)} {
+			if i > 0 && typed == term {
+				continue
+			}
+			rows, err := Read(ctx, r, r.query.OrdersSearch, db.OrdersSearchParams{Term: typed, Most: most})
+			if err != nil {
+				return nil, err
+			}
+			if all = append(all, rows...); len(rows) > 0 {
+				break
+			}
+		}
+	}
+	return all, nil
+}
+
+// lookInside looks for orders with one of the terms inside, or with this amount, the newest first.
+func (r *Reader) lookInside(ctx context.Context, terms []string, p db.OrdersSearchPartsParams, found *Found) (rows []db.OrdersSearchRow, err error) {
+	if found.Keys, err = pg.Repeat(ctx, r.life, r.query.SearchKeys); err != nil {
+		return nil, err
+	}
+	for p.Keys = found.Keys; len(terms) > 0; terms = terms[1:] {
+		if p.Term = terms[0]; utf8.RuneCountInString(p.Term) < partLeast {
+			continue
+		}
+		inside, err := Read(ctx, r, r.query.OrdersSearchParts, p)
+		if err != nil {
+			return nil, err
+		}
+		if found.Looked, found.Since = inside.Looked, inside.Since; inside.Looked == looksInside {
+			found.Next = inside.Last
+		}
+		for i, number := range inside.Found {
+			row := db.OrdersSearchRow{OrderNo: number, Matched: MatchedPart, Key: inside.Places[i]}
+			if row.Key == MatchedAmount {
+				row.Matched, row.Key = MatchedAmount, ""
+			}
+			rows = append(rows, row)
+		}
+	}
+	slices.SortStableFunc(rows, func(a, b db.OrdersSearchRow) int { return cmp.Compare(b.OrderNo, a.OrderNo) })
 	return rows, nil
 }
 
