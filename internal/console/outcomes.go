@@ -66,15 +66,13 @@ func openDisputes(o *client.Order) []client.Dispute {
 	})
 }
 
-// caution warns before money moves of an order about which the provider's books differ, and before money goes back that
+// caution warns before something is done to an order about which the provider's books differ, and before money goes back that
 // a dispute may take back as well.
 func (q *ofOrder) caution() (warnings []template.HTML) {
 	warn := func(format string, values ...any) {
 		warnings = append(warnings, template.HTML(template.HTMLEscapeString(fmt.Sprintf(format, values...))))
 	}
-	if slices.Contains([]string{"refund", "cancel", "capture", "void", "retry", "step-result"}, q.verb.Name) {
-		warnings = q.differences(q.order.OrderID)
-	}
+	warnings = q.differences(q.order.OrderID)
 	if q.verb.Name != "refund" && q.verb.Name != "cancel" {
 		return warnings
 	}

@@ -187,7 +187,7 @@ func TestDisputesAndRefunds(t *testing.T) {
 		SELECT o.order_no, o.seq - 1 + n, 'completed', 'completed', o.fence, (ARRAY['refund_sent', 'refund_accepted'])[1 + n],
 			(ARRAY['refund 1', 'refund 1: accepted'])[1 + n] FROM orders AS o, generate_series(0, 1) AS n`)
 	s.get(t, shown).want(t, 200, `role="status">The refund is requested.<`, "<strong>4.00</strong> on its way back", "<strong>3.50</strong> kept<", "!left to refund",
-		"<strong>Refund 1 of 4.00 USD</strong> by <bdi>local</bdi>: <bdi>dent &lt;b&gt;</bdi> Accepted.", "!tries")
+		"<strong>Refund 1 of 4.00 USD</strong> by <bdi>local</bdi>: <bdi>dent &lt;b&gt;</bdi>. Accepted.", "!tries")
 }
 
 // TestSettling: a person records the result of a step, of a refund, and of an undo that came too late.
