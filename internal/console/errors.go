@@ -2,7 +2,6 @@ package console
 
 import (
 	"cmp"
-	"fmt"
 	"net/url"
 	"slices"
 	"strings"
@@ -81,7 +80,15 @@ func (v *visit) groupedErrors() (groups []errorGroup, more bool, err error) {
 		}
 		groups[at].add(g)
 	}
-	slices.SortStableFunc(groups, func(a, b errorGroup) int { return cmp.Compare(fmt.Sprint(b.Waits), fmt.Sprint(a.Waits)) })
+	slices.SortStableFunc(groups, func(a, b errorGroup) int {
+		switch {
+		case a.Waits == b.Waits:
+			return 0
+		case a.Waits:
+			return -1
+		}
+		return 1
+	})
 	return groups, found.More, nil
 }
 
