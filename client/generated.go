@@ -827,15 +827,26 @@ type BulkResult struct {
 	Amount  Decimal `json:"amount,omitempty,omitzero"`
 	Applied bool    `json:"applied"`
 
+	// Authorized What the charge authorized, as a decimal. Absent unless the policy has capture: later.
+	Authorized string    `json:"authorized,omitempty,omitzero"`
+	Charge     StepState `json:"charge,omitempty,omitzero"`
+
 	// Code A stable code, for programs.
 	Code ProblemCode `json:"code,omitempty,omitzero"`
 
 	// Currency ISO 4217.
-	Currency string `json:"currency,omitempty,omitzero"`
+	Currency   string `json:"currency,omitempty,omitzero"`
+	CustomerID string `json:"customerId,omitempty,omitzero"`
 
 	// Detail Why the verb was not applied.
 	Detail string `json:"detail,omitempty,omitzero"`
-	Item   string `json:"item,omitempty,omitzero"`
+
+	// InDoubt A call was made, and its outcome is not known yet.
+	InDoubt bool   `json:"inDoubt,omitempty,omitzero"`
+	Item    string `json:"item,omitempty,omitzero"`
+
+	// Lines What was ordered, if it was not one item.
+	Lines []Line `json:"lines,omitempty,omitzero"`
 
 	// OrderID Examples: order-123
 	OrderID  string `json:"orderId"`

@@ -138,6 +138,10 @@ func (s *server) bulkResultOf(r *engine.BulkResult, requestID string) bulkResult
 	}
 	if out.Status = state(order.Status); order.OrderID != "" {
 		out.Amount, out.Currency, out.Item, out.Quantity = new(amount(order.Amount)), order.Currency, order.Item, order.Quantity
+		out.CustomerID, out.Lines, out.InDoubt, out.Charge = order.CustomerID, order.Lines, order.InDoubtSince != nil, new(stepsOf(order).Charge)
+		if orders.CapturedLater(order) {
+			out.Authorized = order.Amount.String()
+		}
 	}
 	if r.Err == nil {
 		return out
@@ -215,11 +219,16 @@ type bulkResult struct {
 	Code    problemCode `json:"code,omitempty"`
 	Detail  string      `json:"detail,omitempty" doc:"Why the verb was not applied."`
 
-	Amount   *amount `json:"amount,omitempty" doc:"The amount of the order. Absent, like the fields below, if the order was not found or not read."`
-	Currency string  `json:"currency,omitempty" doc:"ISO 4217."`
-	Item     string  `json:"item,omitempty"`
-	Quantity int32   `json:"quantity,omitempty"`
-	Refund   *refund `json:"refund,omitempty" doc:"The refund, if one was requested. It may be open; Pawl continues it."`
+	Amount     *amount    `json:"amount,omitempty" doc:"The amount of the order. Absent, like the fields below, if the order was not found or not read."`
+	Currency   string     `json:"currency,omitempty" doc:"ISO 4217."`
+	CustomerID *string    `json:"customerId,omitempty"`
+	Item       string     `json:"item,omitempty"`
+	Quantity   int32      `json:"quantity,omitempty"`
+	Lines      lineList   `json:"lines,omitempty" doc:"What was ordered, if it was not one item."`
+	Charge     *stepState `json:"charge,omitempty" doc:"Whether it was charged, and not undone."`
+	InDoubt    bool       `json:"inDoubt,omitempty" doc:"A call was made, and its outcome is not known yet."`
+	Authorized string     `json:"authorized,omitempty" doc:"What the charge authorized, as a decimal. Absent unless the policy has capture: later."`
+	Refund     *refund    `json:"refund,omitempty" doc:"The refund, if one was requested. It may be open; Pawl continues it."`
 }
 
 // bulkVerb documents the verbs that can be applied to many orders.

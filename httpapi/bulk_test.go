@@ -18,8 +18,9 @@ func (b *bundle) bulkOf(t testing.TB, target, body string, header ...string) (ou
 	Matched, Applied int
 	Results          []struct {
 		OrderID, Status, Code, Detail, Amount, Currency, Item string
-		Applied                                               bool
+		Applied, InDoubt                                      bool
 		Quantity                                              int
+		Charge                                                struct{ Completed bool }
 	}
 }) {
 	t.Helper()
@@ -45,7 +46,7 @@ func TestBulk(t *testing.T) {
 			var codes []string
 			for _, r := range out.Results {
 				codes = append(codes, fmt.Sprintf("%s %t %s", r.OrderID, r.Applied, r.Code))
-				known := r.Amount != "" && r.Currency == "USD" && r.Item != "" && r.Quantity == 1
+				known := r.Amount != "" && r.Currency == "USD" && r.Item != "" && r.Quantity == 1 && r.Charge.Completed == (r.OrderID == "done") && !r.InDoubt
 				assert.True(t, r.Applied != (r.Detail != "") && known != (r.Code == "not_found"), r)
 			}
 			want := []string{"a true ", "done false not_applicable", "b true ", "nobody's false not_found", ".. false not_found"}

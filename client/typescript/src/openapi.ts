@@ -1259,12 +1259,21 @@ export interface components {
             /** @description The amount of the order. Absent, like the fields below, if the order was not found or not read. */
             amount?: components["schemas"]["Decimal"];
             applied: boolean;
+            /** @description What the charge authorized, as a decimal. Absent unless the policy has capture: later. */
+            authorized?: string;
+            /** @description Whether it was charged, and not undone. */
+            charge?: components["schemas"]["StepState"];
             code?: components["schemas"]["ProblemCode"];
             /** @description ISO 4217. */
             currency?: string;
+            customerId?: string;
             /** @description Why the verb was not applied. */
             detail?: string;
+            /** @description A call was made, and its outcome is not known yet. */
+            inDoubt?: boolean;
             item?: string;
+            /** @description What was ordered, if it was not one item. */
+            lines?: components["schemas"]["Line"][];
             /** @example order-123 */
             orderId: string;
             /** Format: int32 */
