@@ -29,12 +29,11 @@ type bulkPage struct {
 	Fields     []field
 	More       bool // a filter matches more orders than these
 	Problem    *client.Problem
-	Tried      bool                   // there was a dry run
-	Would, Not []client.BulkResult    // orders with and without the verb, in a dry run
-	Totals     []client.CurrencyTotal // of Would, by currency
-	Begun      bool                   // a part of the orders was done, but not those of IDs
-	Away       []string               // what is known about providers that do not answer
-	Back       string                 // the URL of the page before
+	Tried      bool                // there was a dry run
+	Would, Not []client.BulkResult // orders with and without the verb, in a dry run
+	Begun      bool                // a part of the orders was done, but not those of IDs
+	Away       []string            // what is known about providers that do not answer
+	Back       string              // the URL of the page before
 }
 
 // bulk shows the form, then what would be done, then does it, and leads to the page of the request. A repeated form does
@@ -60,7 +59,6 @@ func (v *visit) bulk() error {
 	if confirmed && v.ofAnother() {
 		confirmed, unexplained = false, errOfAnother
 	}
-	complete := confirmed || p.complete()
 	switch {
 	case len(p.IDs) > bulkMost:
 		p.IDs = p.IDs[:bulkMost]
@@ -70,7 +68,7 @@ func (v *visit) bulk() error {
 			return err
 		}
 		p.More = len(p.Would)+len(p.Not) == bulkMost
-	case p.Verb != nil && len(p.IDs) > 0 && complete:
+	case p.Verb != nil && len(p.IDs) > 0:
 		err := v.askAll(p, !confirmed)
 		if err == nil && confirmed {
 			return v.redirect(requestURL(p.Body.RequestID, ""))
@@ -101,11 +99,6 @@ func (p *bulkPage) Meaning() string {
 		return p.Verb.Meaning
 	}
 	return p.Verb.Many.Meaning
-}
-
-// complete reports whether the form has what a dry run needs.
-func (p *bulkPage) complete() bool {
-	return p.Verb == nil || p.Verb.Name != "refund" || p.Body.Reason != ""
 }
 
 func requestURL(id, state string) string {
@@ -207,7 +200,7 @@ func (v *visit) readBulk() (p *bulkPage, confirmed bool, err error) {
 	if err != nil || !given {
 		return p, false, err
 	}
-	if of, whole := filterOfBulk(&filter); whole && p.Verb != nil && p.complete() {
+	if of, whole := filterOfBulk(&filter); whole && p.Verb != nil {
 		p.Body.Filter = of
 		return p, false, nil
 	}
@@ -301,11 +294,13 @@ func (v *visit) askAll(p *bulkPage, dryRun bool) error {
 
 // applyTo requests the verb once.
 func (v *visit) applyTo(p *bulkPage, body client.BulkBody, dryRun bool) error {
+	if dryRun {
+		body.Reason = "preview" // not stored; the form asks for the reason
+	}
 	out, err := v.api.ApplyBulkVerb(v.r.Context(), client.BulkVerb(p.Verb.Name), body, client.ApplyBulkVerbParams{DryRun: dryRun})
 	if err != nil {
 		return err
 	}
-	p.Totals = addTotals(p.Totals, out.Totals)
 	for _, r := range out.Results {
 		if r.Applied {
 			p.Would = append(p.Would, r)

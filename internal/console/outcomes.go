@@ -18,11 +18,7 @@ import (
 
 // refundable is what can still be refunded of an order.
 func refundable(o *client.Order) decimal.Decimal {
-	taken := o.Amount
-	if o.Authorized != "" {
-		taken = o.Captured
-	}
-	left := parsed(taken)
+	left := parsed(taken(o))
 	if o.Status != client.StatusCompleted {
 		return left.Zero()
 	}
@@ -33,6 +29,9 @@ func refundable(o *client.Order) decimal.Decimal {
 	}
 	return left
 }
+
+// taken is what was charged of an order, or captured.
+func taken(o *client.Order) string { return cmp.Or(o.Captured, o.Amount) }
 
 // capturable is the part of an authorization that no capture or void has, or may have, taken.
 func capturable(o *client.Order) decimal.Decimal {
@@ -97,7 +96,7 @@ func (q *ofOrder) outcomes(would *client.Order, outcome string) []string {
 	all := func(sentences ...string) []string { return sentences }
 	switch q.verb.Name {
 	case "cancel":
-		return all("The order ends canceled.", q.moneyBack(), q.goodsBack())
+		return all("The order ends canceled.", q.money(q.order.Amount)+" "+q.verb.moneyAfter(q.order)+".", q.goodsBack())
 	case "reject":
 		return all("The order ends canceled.", "Nothing was charged, and nothing will be.")
 	case "approve":
@@ -114,15 +113,67 @@ func (q *ofOrder) outcomes(would *client.Order, outcome string) []string {
 	return all(q.settled(would, outcome))
 }
 
+// moneyAfter says what becomes of the money of an order, after its amount; empty: it stays as it is.
+func (a *verb) moneyAfter(o *client.Order) string {
+	charged, undoing := o.Steps.Charge.Completed, fsm.State(o.Status).Undoing()
+	goesOn := !undoing && a.Name != "cancel" && a.Name != "reject"
+	switch {
+	case a.Name == "pause":
+		return ""
+	case a.Name == "refund":
+		return "goes back"
+	case a.Name == "retry" && o.Status == client.StatusFailed:
+		return "is charged again"
+	case goesOn && charged:
+		return "is charged already, and not again"
+	case goesOn:
+		return "is charged once"
+	case charged && o.Authorized != "":
+		return "was authorized, and is given up"
+	case charged:
+		return "goes back to the customer"
+	case undoing, o.InDoubt && o.Status == client.StatusCharging:
+		return "goes back to the customer if it was charged"
+	}
+	return "was never charged"
+}
+
+// Money is what becomes of the money of an order that a dry run has allowed the verb for.
+func (p *bulkPage) Money(r client.BulkResult) string {
+	return p.Verb.moneyAfter(&client.Order{Status: r.Status, InDoubt: r.InDoubt, Authorized: r.Authorized, Steps: client.Steps{Charge: r.Charge}})
+}
+
+// What is what was ordered.
+func (p *bulkPage) What(r client.BulkResult) string {
+	return (&client.Order{Item: r.Item, Quantity: r.Quantity, Lines: r.Lines}).What()
+}
+
+// sum has the amounts of orders whose money becomes the same.
+type sum struct {
+	Becomes string
+	Totals  []client.CurrencyTotal
+}
+
+// Sums says what becomes of all the money.
+func (p *bulkPage) Sums() (all []sum) {
+	for _, r := range p.Would {
+		becomes := p.Money(r)
+		at := slices.IndexFunc(all, func(s sum) bool { return s.Becomes == becomes })
+		if at < 0 {
+			at, all = len(all), append(all, sum{Becomes: becomes})
+		}
+		all[at].Totals = addTotals(all[at].Totals, []client.CurrencyTotal{{Currency: r.Currency, Orders: 1, Amount: cmp.Or(r.Refund.Amount, r.Amount)}})
+	}
+	return all
+}
+
 // Becomes says what will be so with an order that a dry run has allowed the verb for. Its status is the one it has now.
 func (p *bulkPage) Becomes(r client.BulkResult) template.HTML {
 	step := string(fsm.State(r.Status).Step())
 	undoing := r.Status == client.StatusReleasing || r.Status == client.StatusRefunding
 	switch name := p.Verb.Name; {
-	case name == "reject", name == "cancel" && r.Status == client.StatusPending:
+	case name == "reject", name == "cancel":
 		return badge(client.StatusCanceled)
-	case name == "cancel":
-		return "undone, then " + badge(client.StatusCanceled)
 	case name == "approve", name == "retry" && r.Status == client.StatusFailed:
 		return "starts with the charge"
 	case name == "retry" && undoing:
@@ -187,18 +238,6 @@ func (q *ofOrder) money(amount string) string { return count(amount) + " " + q.o
 
 func (q *ofOrder) goods() string { return visible(q.order.What()) }
 
-func (q *ofOrder) moneyBack() string {
-	switch {
-	case q.order.Steps.Charge.Completed && q.order.Authorized != "" && parsed(q.order.Captured).IsZero():
-		return "The authorization of " + q.money(q.order.Amount) + " is given up. The customer pays nothing."
-	case q.order.Steps.Charge.Completed:
-		return q.money(q.order.Amount) + " goes back to the customer."
-	case q.order.InDoubt && q.step() == "charge":
-		return "If it was charged, " + q.money(q.order.Amount) + " goes back to the customer."
-	}
-	return "Nothing was charged."
-}
-
 func (q *ofOrder) goodsBack() string {
 	switch {
 	case q.order.Steps.Reserve.Completed:
@@ -232,7 +271,7 @@ func (q *ofOrder) retried() []string {
 		if q.form.Get("paymentMethod") != "" {
 			card = "the other payment method that you have entered"
 		}
-		why := visible(cmp.Or(q.order.Failure.Detail, q.order.Failure.Code))
+		why := visible(strings.TrimSuffix(q.order.Failure.Code+": "+q.order.Failure.Detail, ": "))
 		last := fmt.Sprintf("Last time it failed at the %s (%s), and nothing of a charge was kept.", q.order.Failure.Step, strings.TrimRight(why, "."))
 		if q.order.Failure.Step == client.FailureStepCharge {
 			last = fmt.Sprintf("Last time the charge was refused (%s). The same card is probably refused again.", strings.TrimRight(why, "."))

@@ -244,7 +244,11 @@ function countTicked() {
     place.textContent = before && !chosen.length ? "" : before + orders;
     if (!before) place.closest("button").disabled = !chosen.length;
     for (const title of main.querySelectorAll("h1[data-chosen]")) title.textContent = title.textContent.replace(/[\d,]+ orders?/, orders);
-    for (const sum of main.querySelectorAll("[data-sum]")) sum.textContent = sumOf(chosen);
+    for (const sum of main.querySelectorAll("[data-sum]")) {
+      const of = chosen.filter((box) => box.dataset.money === sum.dataset.sum);
+      sum.hidden = !of.length;
+      sum.firstChild.textContent = sumOf(of);
+    }
   }
 }
 
