@@ -45,6 +45,9 @@ type waitingOrder struct {
 	Own     bool          // this person submitted it, and may not approve it
 }
 
+// Money says whether the customer has paid.
+func (o waitingOrder) Money() string { return moneyOf(&o.Order) }
+
 const (
 	waitingOfPage = 10
 	callsOfOrder  = 2

@@ -21,8 +21,7 @@ type errorsPage struct {
 type errorGroup struct {
 	key     string
 	Title   string
-	Host    bool // the title is a host
-	Code    string
+	Code    string    // of a provider that fails
 	Failing time.Time // since when the provider has failed; zero: it does not
 	Section string    // of the runbook; may be empty
 	Rows    []errorRow
@@ -106,7 +105,7 @@ func providerOf(found *client.Overview, g *client.ErrorGroup) errorGroup {
 			of.Title, of.Code, of.Failing = cmp.Or(i.Host, of.Title), i.Detail, i.Since
 		}
 	}
-	of.Host, of.Title = of.Title != "", cmp.Or(of.Title, "The provider of "+string(g.Step))
+	of.Title = cmp.Or(of.Title, "The provider of "+string(g.Step))
 	of.key = "provider " + of.Title
 	return of
 }
@@ -117,9 +116,10 @@ func groupOf(found *client.Overview, g *client.ErrorGroup) errorGroup {
 	case client.ErrorGroupHoldRetry:
 		return providerOf(found, g)
 	case client.ErrorGroupHoldAttention:
-		return errorGroup{key: "reason " + g.Code, Title: why.Title, Code: g.Code, Section: why.Section}
+		_, detail, _ := strings.Cut(g.Code, ": ")
+		return errorGroup{key: "reason " + g.Code, Title: strings.TrimSuffix(why.Title+": "+codeInWords(detail), ": "), Section: why.Section}
 	}
-	return errorGroup{key: "code " + g.Code, Title: "Failed", Code: g.Code, Section: "pawlordersfail"}
+	return errorGroup{key: "code " + g.Code, Title: "Failed: " + cmp.Or(codeInWords(g.Code), "without a code"), Section: "pawlordersfail"}
 }
 
 func (of *errorGroup) add(g client.ErrorGroup) {
@@ -188,10 +188,24 @@ func plural(n int64, one, many string) string {
 	return many
 }
 
-// retryHelps reports whether the first thing that the runbook says is to retry the orders of a group.
+// Label is the link to the orders.
+func (r errorRow) Label() string {
+	if r.Orders == 1 && !r.More {
+		return "List the order"
+	}
+	return "List the " + atLeast(r.Orders, r.More) + " orders"
+}
+
+// Declined reports whether the charge was refused: the same card is probably refused again.
+func (of *errorGroup) Declined() bool {
+	return slices.ContainsFunc(of.Rows, func(r errorRow) bool { return r.Hold == "" && r.Step == client.ErrorGroupStepCharge })
+}
+
+// retryHelps reports whether the first thing that the runbook says is to retry the orders of a group. A refused charge needs
+// another payment method, for each order.
 func retryHelps(g *client.ErrorGroup) bool {
 	if g.Hold == "" {
-		return true
+		return g.Step != client.ErrorGroupStepCharge
 	}
 	try := reasonOf(client.OrderHold(g.Hold), g.Code).try
 	return try == "" || strings.HasPrefix(try, "retry")

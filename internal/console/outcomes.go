@@ -33,6 +33,16 @@ func refundable(o *client.Order) decimal.Decimal {
 // taken is what was charged of an order, or captured.
 func taken(o *client.Order) string { return cmp.Or(o.Captured, o.Amount) }
 
+// each is the price of a unit of a line or, if it has a fraction of the smallest amount, of the line.
+func (q *ofOrder) each(line *client.Line) string {
+	total := parsed(line.Amount)
+	each, err := total.Quo(decimal.MustNew(int64(line.Quantity), 0))
+	if each = each.Trim(total.Scale()); err != nil || each.Scale() > total.Scale() {
+		return q.money(line.Amount) + " for all"
+	}
+	return q.money(each.String()) + " each"
+}
+
 // capturable is the part of an authorization that no capture or void has, or may have, taken.
 func capturable(o *client.Order) decimal.Decimal {
 	left := parsed(o.Authorized) // zero if nothing was authorized

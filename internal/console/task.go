@@ -299,6 +299,7 @@ type field struct {
 	Name, Label, Help, Value string
 	Type                     string // of the input; also textarea, select, decimal and opaque: not remembered by the browser
 	Options                  []string
+	Most                     int               // of a number; 0: any
 	Words                    map[string]string // labels of options, if they differ from the option
 	Required                 bool
 	Wrong                    string // what is wrong with the value

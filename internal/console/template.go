@@ -121,6 +121,11 @@ func inWords(reason string) string {
 		return "too many calls wait for the provider"
 	case fsm.AnotherApprover:
 		return rest
+	case "retries_exhausted":
+		spent, last, _ := strings.Cut(strings.TrimPrefix(rest, "no success in "), ", last ")
+		if d, err := time.ParseDuration(spent); err == nil {
+			return "no success in " + length(d) + ": " + codeInWords(last)
+		}
 	}
 	return reason
 }
@@ -133,7 +138,8 @@ var codeWords = map[string]string{
 	"connection_lost": "the connection to the provider was lost", "retries_exhausted": "all retries failed", "outcome_unknown": "the outcome is unknown",
 	"policy_unusable": "the policy can't be used", "retry_after": "the provider asks to wait", "card_declined": "the card was declined",
 	"expired_card": "the card has expired", "insufficient_funds": "there is not enough money on the card", "out_of_stock": "out of stock",
-	"rejected": "a person rejected it", "deadline_exceeded": "its deadline has passed",
+	"rejected": "a person rejected it", "deadline_exceeded": "its deadline has passed", "unseen": "the provider does not know it",
+	"not_seen": "the provider does not know it",
 }
 
 // timeAt is a time by the clock, in UTC.

@@ -254,7 +254,11 @@ func (q *ofOrder) task() *task {
 func (q *ofOrder) questions() []field {
 	switch q.verb.Name {
 	case "refund":
-		all := field{Name: "all", Type: "checkbox", Label: fmt.Sprintf("All that is left: %s %s", count(refundable(q.order)), q.order.Currency)}
+		left := refundable(q.order)
+		all := field{Name: "all", Type: "checkbox", Label: "All that is left: " + q.money(left.String())}
+		if before, _ := parsed(taken(q.order)).Sub(left); !before.IsZero() {
+			all.Help = q.money(before.String()) + " was refunded before, or is on its way back."
+		}
 		amount := field{Name: "amount", Label: "Amount in " + q.order.Currency, Type: "decimal", Help: "For a partial refund."}
 		if q.order.Lines != nil {
 			amount.Help = "For a partial refund. With units, it replaces their price."
@@ -312,9 +316,9 @@ func (q *ofOrder) units(verb string) (fields []field) {
 	for i, line := range q.order.Lines {
 		help := fmt.Sprintf("%d of %d left to %s.", left[i], line.Quantity, verb)
 		if line.Amount != "" {
-			help += fmt.Sprintf(" Line total: %s %s.", count(line.Amount), q.order.Currency)
+			help += " " + q.each(&line) + "."
 		}
-		fields = append(fields, field{Name: lineField(i), Label: fmt.Sprintf("Units of %s (line %d)", visible(line.Item), i+1), Type: "number", Help: help})
+		fields = append(fields, field{Name: lineField(i), Label: fmt.Sprintf("Units of %s (line %d)", visible(line.Item), i+1), Type: "number", Most: left[i], Help: help})
 	}
 	return fields
 }
@@ -350,16 +354,18 @@ func (q *ofOrder) faults(p *client.Problem) map[string]string {
 	} else if left != "" {
 		wrong["amount"] = left
 	}
-	if parts := withComma.FindStringSubmatch(strings.TrimSpace(q.form.Get("amount"))); parts != nil && p.Status == http.StatusUnprocessableEntity {
-		wrong["amount"] = fmt.Sprintf("Use a point: %s.%s.", parts[1], parts[2])
-	}
 	if p.Code == client.ProblemCodeRestockTooLarge {
 		wrong["restock"] = p.Title
 	}
 	return wrong
 }
 
-var withComma = regexp.MustCompile(`^([0-9]+),([0-9]{1,2})$`) // three digits could be thousands
+var withComma = regexp.MustCompile(`^ *([0-9]+),([0-9]{1,2}) *$`) // three digits could be thousands
+
+// amountIn is the amount of a form, perhaps with a decimal comma.
+func amountIn(form url.Values) *string {
+	return given(withComma.ReplaceAllString(form.Get("amount"), "$1.$2"))
+}
 
 // tooManyUnits says at which lines a form asks for more units than are left.
 func (q *ofOrder) tooManyUnits() map[string]string {
@@ -455,13 +461,13 @@ func (q *ofOrder) send(form url.Values, dryRun bool) (*client.Order, error) {
 			Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID,
 			Policy: client.RetryBodyPolicy(get("policy")), PaymentMethod: get("paymentMethod")}, client.RetryOrderParams(to))
 	case "refund":
-		body := client.RefundBody{Amount: given(get("amount")), Lines: q.linesOf(form), Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID}
+		body := client.RefundBody{Amount: amountIn(form), Lines: q.linesOf(form), Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID}
 		if q.order.Lines == nil {
 			body.Restock = numberOr(get("restock"), -1)
 		}
 		return api.RefundOrder(ctx, id, body, client.RefundOrderParams(to))
 	case "capture":
-		body := client.CaptureBody{Amount: given(get("amount")), Lines: q.linesOf(form), Final: get("final") == "yes",
+		body := client.CaptureBody{Amount: amountIn(form), Lines: q.linesOf(form), Final: get("final") == "yes",
 			Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID}
 		return api.CaptureOrder(ctx, id, body, client.CaptureOrderParams(to))
 	case "void":
@@ -480,7 +486,7 @@ func (q *ofOrder) send(form url.Values, dryRun bool) (*client.Order, error) {
 // things, and a card number.
 func (q *ofOrder) check(form url.Values) error {
 	wrong := newProblem(http.StatusUnprocessableEntity, "", "")
-	all, part := form.Get("all") == "yes", given(form.Get("amount")) != nil || len(q.linesOf(form)) > 0
+	all, part := form.Get("all") == "yes", amountIn(form) != nil || len(q.linesOf(form)) > 0
 	switch {
 	case aCardNumber.MatchString(form.Get("paymentMethod")):
 		wrong.Title = "This looks like a card number."

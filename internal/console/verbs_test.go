@@ -146,7 +146,7 @@ func TestCaptureAndVoid(t *testing.T) {
 	s.get(t, "/console/order?id=o").want(t, 200, "USD authorized, 5.00 voided", "<strong>0.00</strong> left to capture<", "void 2", "!Record the result")
 	// By lines, and the rest is voided.
 	const capture = "/console/order/capture?id=lines"
-	s.get(t, capture).want(t, 200, "Units of cup", "2 of 2 left to capture. Line total: 6.00 USD.", "Void the rest")
+	s.get(t, capture).want(t, 200, "Units of cup", "2 of 2 left to capture. 3.00 USD each.", "Void the rest")
 	s.get(t, capture+"&preview=yes&line1=3").want(t, 409)
 	s.get(t, capture+"&preview=yes&amount=8").want(t, 409, "7.00 USD can still be captured.")
 	shown = s.get(t, capture+"&preview=yes&line1=1&final=yes").want(t, 200, "3.00 USD is captured. The rest is voided", "It is for 1 × cup.")

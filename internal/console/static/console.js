@@ -265,6 +265,18 @@ function sumOf(boxes) {
   }).join(", ");
 }
 
+// A thumb counts units with buttons.
+for (const number of main.querySelectorAll("input[type=number][max]")) {
+  const name = number.labels[0].textContent, by = (sign, text) => {
+    const button = make("button", { type: "button", "aria-label": `${name}: ${text}` }, sign);
+    button.addEventListener("click", () => sign === "+" ? number.stepUp() : number.stepDown());
+    return button;
+  };
+  const box = make("span", { class: "steps" });
+  number.replaceWith(box);
+  box.append(by("−", "one less"), number, by("+", "one more"));
+}
+
 // What was typed into a form comes back with the Back button. The pages are not stored, so the browser forgets it.
 const typed = `typed ${location.pathname}${location.search}`;
 const fields = () => main.querySelectorAll("form.stacked :is(input:not([type=hidden], [autocomplete=off]), textarea, select)");
