@@ -117,9 +117,9 @@ func groupOf(found *client.Overview, g *client.ErrorGroup) errorGroup {
 		return providerOf(found, g)
 	case client.ErrorGroupHoldAttention:
 		_, detail, _ := strings.Cut(g.Code, ": ")
-		return errorGroup{key: "reason " + g.Code, Title: strings.TrimSuffix(why.Title+": "+codeInWords(detail), ": "), Section: why.Section}
+		return errorGroup{key: "reason " + g.Code, Title: strings.TrimSuffix(why.Title+": "+visible(codeInWords(detail)), ": "), Section: why.Section}
 	}
-	return errorGroup{key: "code " + g.Code, Title: "Failed: " + cmp.Or(codeInWords(g.Code), "without a code"), Section: "pawlordersfail"}
+	return errorGroup{key: "code " + g.Code, Title: "Failed: " + cmp.Or(visible(codeInWords(g.Code)), "without a code"), Section: "pawlordersfail"}
 }
 
 func (of *errorGroup) add(g client.ErrorGroup) {

@@ -23,7 +23,7 @@ func TestOrderWithLines(t *testing.T) {
 	s.process(t, client.ProcessBody{OrderID: "basket", Amount: "12.90", Lines: []client.LineInput{
 		{Item: "<tea>", Quantity: new(2), Amount: "8"}, {Item: "cup", Amount: "3"}, {Item: "by air", Amount: "4.90", Kind: client.LineInputKindShipping},
 		{Item: "spring", Amount: "-3", Kind: client.LineInputKindDiscount}}})
-	s.get(t, "/console/order?id=basket").want(t, 200, `<a href="/console/item?item=%3ctea%3e"><bdi>&lt;tea&gt;</bdi></a>`, "<td>shipping", ">-3.00<", "All items: sold", "!Item<dd>")
+	s.get(t, "/console/order?id=basket").want(t, 200, `<a href="/console/item?item=%3ctea%3e"><bdi>&lt;tea&gt;</bdi></a>`, " <small>shipping</small>", ">-3.00<", "All items: sold", "!Item<dd>")
 	s.get(t, "/console/orders").want(t, 200, "<bdi>2 × &lt;tea&gt;, 1 × cup, 1 × by air, 1 more</bdi>")
 	s.get(t, "/console/orders?q=item:cup").want(t, 200, "basket")
 	s.get(t, "/console/item?item=cup").want(t, 200)

@@ -301,13 +301,13 @@ func TestBulkVerbs(t *testing.T) {
 	s := setup(t)
 	s.order(t, "ended", "completed", "")
 	for _, c := range []struct{ verb, is, hold, button, becomes, afterwards string }{
-		{"retry", "charging", "attention", "Retry 2 orders", "completed", "<td>charge is tried again: 9 USD is charged once<"},
+		{"retry", "charging", "attention", "Retry 2 orders", "completed", "<td>charge is tried again · 9 USD is charged once<"},
 		{"approve", "pending", "approval", "Approve 2 orders", "completed", "<strong>18 USD</strong> is charged once."},
-		{"reject", "pending", "approval", "Reject 2 orders", "canceled", `<td><span class="badge canceled">canceled</span>: 9 USD was never charged<`},
+		{"reject", "pending", "approval", "Reject 2 orders", "canceled", `<td><span class="badge canceled">canceled</span> · 9 USD was never charged<`},
 		{"pause", "charging", "retry", "Pause 2 orders", "charging", "<td>paused"},
 		{"resume", "charging", "paused", "Resume 2 orders", "completed", "<td>continues at the charge"},
 		{"cancel", "charging", "retry", "Cancel 2 orders", "canceled", `<strong>9 USD</strong> goes back to the customer if it was charged.</span> <span data-sum="was never charged"><strong>9 USD</strong>`},
-		{"refund", "completed", "", "Refund 2 orders", "completed", `<td><span class="badge completed">completed</span>: 9.00 USD goes back<`},
+		{"refund", "completed", "", "Refund 2 orders", "completed", `<td><span class="badge completed">completed</span> · 9.00 USD goes back<`},
 	} {
 		ids := []string{c.verb + "-1", c.verb + "-2"}
 		for _, id := range ids {

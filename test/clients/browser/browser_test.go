@@ -32,7 +32,7 @@ var screens = []struct {
 	{"refund preview", "/console/order/refund?id=done-1&amount=1&preview=yes", []string{"1.00 USD goes back to the customer"}},
 	{"bulk", "/console/bulk", []string{"Many orders"}},
 	{"bulk preview", "/console/bulk?verb=retry&status=failed&item=declined", []string{"declined-1"}},
-	{"errors", "/console/errors", []string{"card_declined", "the provider asks to wait"}},
+	{"errors", "/console/errors", []string{"the card was declined", "The provider asks to wait"}},
 	{"webhooks", "/console/webhooks", []string{"the warehouse, which is away"}},
 	{"webhook", "/console/webhook?id={broken}", []string{"order.completed", "Rotate the secret"}},
 	{"delivery", "/console/delivery?endpoint={broken}&delivery=1", []string{"the database is away"}},

@@ -48,10 +48,10 @@ func TestKeys(t *testing.T) {
 	eval[any](b, `document.querySelectorAll("main input[value=declined-1], main input[value=declined-2]").forEach(e => e.click())`)
 	b.press("Preview for 2 orders")
 	b.shows("Retry 2 orders?")
-	b.wait("the money of both", `document.querySelector("[data-sum]").innerText === "349.00 USD"`)
+	b.wait("the money of both", `document.querySelector("[data-sum] strong").innerText === "349.00 USD"`)
 	eval[any](b, `document.querySelector("main input[value=declined-1]").click()`)
 	b.wait("the button and the money follow", `document.querySelector("[name=confirm]").innerText === "Retry 1 order" &&
-		document.querySelector("[data-sum]").innerText === "99.00 USD"`)
+		document.querySelector("[data-sum] strong").innerText === "99.00 USD"`)
 }
 
 // TestKeyboardAlone approves an order with Tab and Enter alone, and always sees the focus.

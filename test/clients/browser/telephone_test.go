@@ -11,7 +11,7 @@ import (
 // TestTelephone: on a telephone, somebody finds the order of a customer, refunds a part of it, and goes on by the menu.
 func TestTelephone(t *testing.T) {
 	t.Parallel()
-	process(t, client.ProcessBody{OrderID: "by-thumb", Item: "lamp", Amount: "20", CustomerID: "thumb"})
+	process(t, client.ProcessBody{OrderID: "by-thumb", Lines: []client.LineInput{{Item: "lamp", Quantity: new(2), Amount: "20"}}, Amount: "20", CustomerID: "thumb"})
 	b := maria(t)
 	b.look(look{"light", 390})
 	b.visit("/console")
@@ -22,7 +22,8 @@ func TestTelephone(t *testing.T) {
 	b.keys("thumb" + kb.Enter)
 	b.shows("Order by-thumb")
 	b.press("Refund")
-	b.fill("amount", "2.50")
+	b.press("+")
+	b.fill("amount", "2,50")
 	b.press("Show what will change")
 	b.shows("What will change")
 	b.fill("reason", "a dent")
@@ -31,7 +32,7 @@ func TestTelephone(t *testing.T) {
 	eval[any](b, `document.querySelector("main form button").click()`)
 	b.shows("Order by-thumb")
 	order, err := shared.api.GetOrder(t.Context(), "by-thumb")
-	if err != nil || len(order.Refunds) != 1 || order.Refunds[0].Amount != "2.50" {
+	if err != nil || len(order.Refunds) != 1 || order.Refunds[0].Amount != "2.50" || order.Refunds[0].Lines[0].Quantity != 1 {
 		t.Errorf("%+v, %v", order, err)
 	}
 	b.press("Menu")
