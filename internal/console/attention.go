@@ -210,11 +210,6 @@ func (p *attentionPage) AllLabel(a *verb) string {
 	}
 }
 
-// Doubtful reports whether any order on the page is in doubt.
-func (p *attentionPage) Doubtful() bool {
-	return slices.ContainsFunc(p.Orders, func(o waitingOrder) bool { return o.InDoubt })
-}
-
 // AllURL is the page of a verb for all orders of the group.
 func (g *waitingGroup) AllURL(verb string) string {
 	filter := url.Values{"hold": {g.Hold()}, "sort": {"oldest"}}
@@ -238,7 +233,7 @@ const dataRefused = "sqlstate"
 // reasons have a section in the runbook. The most urgent comes first.
 var reasons = []reason{
 	{"retries_exhausted", "Retries are used up", "retries_exhausted", "retry cancel step-result",
-		"Every call of the step failed or got no answer. It may have been done: at the charge, the customer may have been charged."},
+		"Every call of the step failed or got no answer. A step in doubt may have been done, or may still be."},
 	{"outcome_unknown", "The outcome is unknown", "outcome_unknown", "step-result cancel",
 		"The step may have been done or not. The provider may have forgotten the key, so nothing is sent again. Look at the provider first."},
 	{"policy_unusable", "The policy can't be used", "policy_unusable", "retry cancel",

@@ -40,10 +40,7 @@ type errorRow struct {
 }
 
 // errorAction retries all orders of a group with the same code.
-type errorAction struct {
-	Label, URL string
-	Charges    bool // again: they failed
-}
+type errorAction struct{ Label, URL string }
 
 // errorGroups shows what a person can act on: providers first, then the group with the newest error.
 func (v *visit) errorGroups() error {
@@ -174,11 +171,11 @@ func retryOf(g *client.ErrorGroup, statuses []string, number string) errorAction
 	filter := url.Values{"status": {strings.Join(slices.Compact(statuses), ",")}}
 	if g.Hold == "" {
 		filter.Set("failureCode", g.Code)
-		return errorAction{"Try " + number + " again from the start", bulkURL("retry", filter), true}
+		return errorAction{"Try " + number + " again from the start, with a new charge", bulkURL("retry", filter)}
 	}
 	filter.Set("hold", string(g.Hold))
 	filter.Set("holdReason", g.Code)
-	return errorAction{"Retry " + number + ": " + strings.ToLower(reasonOf(client.OrderHold(g.Hold), g.Code).Title), bulkURL("retry", filter), false}
+	return errorAction{"Retry " + number + ": " + strings.ToLower(reasonOf(client.OrderHold(g.Hold), g.Code).Title), bulkURL("retry", filter)}
 }
 
 func plural(n int64, one, many string) string {

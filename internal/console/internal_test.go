@@ -238,6 +238,10 @@ func TestWaits(t *testing.T) {
 	failed := orderPage{Order: &client.Order{Status: "failed", Failure: client.Failure{Step: "charge", Code: "card_declined", Detail: "Your card was declined."}}}
 	assert.Equal(t, tags.ReplaceAllString(string(failed.Ends()), "")+failed.Paid(),
 		" It failed at the charge: card_declined, Your card was declined.The customer pays nothing: nothing was charged.")
+	again := ofOrder{&visit{}, verbByName(verbs, "retry"), failed.Order}
+	assert.Contains(t, strings.Join(again.retried(), " "), "Last time the charge was refused (card_declined: Your card was declined).")
+	declined := errorGroup{Rows: []errorRow{{ErrorGroup: client.ErrorGroup{Step: "charge", Code: "stolen_card", Orders: 1}}}}
+	assert.True(t, declined.Declined() && retriesOf(declined.Rows) == nil && declined.Rows[0].Label() == "List the order", declined)
 }
 
 func TestNumbers(t *testing.T) {

@@ -95,31 +95,31 @@ var verbs = []*verb{
 
 // doneTo says that it was requested, or what has become of that since.
 func (a *verb) doneTo(o *client.Order) string {
-	operations := operationsOf(o)
-	slices.Reverse(operations)
-	i := slices.IndexFunc(operations, func(o operation) bool { return o.Kind == a.Name })
+	last := a.last(o)
 	switch {
 	case a.Name == "cancel" && o.Status == client.StatusCanceled:
 		return "The order is canceled."
-	case i >= 0 && operations[i].State == client.CaptureStateDone:
+	case last.State == client.CaptureStateDone:
 		return "The " + a.Name + " is done."
-	case i >= 0 && operations[i].State == client.CaptureStateFailed:
-		failed := operations[i]
-		return strings.TrimSpace("The "+a.Name+" has failed: "+failed.Code+" "+failed.Detail) +
+	case a.failed(o):
+		return strings.TrimSpace("The "+a.Name+" has failed: "+last.Code+" "+last.Detail) +
 			". Look at the provider; then you can request another."
 	}
 	return a.done
 }
 
-// failed reports whether the newest operation of this kind has failed.
-func (a *verb) failed(o *client.Order) bool {
-	for _, operation := range slices.Backward(operationsOf(o)) {
+// last is the newest operation of this kind.
+func (a *verb) last(o *client.Order) (last operation) {
+	for _, operation := range operationsOf(o) {
 		if operation.Kind == a.Name {
-			return operation.State == client.CaptureStateFailed
+			last = operation
 		}
 	}
-	return false
+	return last
 }
+
+// failed reports whether the newest operation of this kind has failed.
+func (a *verb) failed(o *client.Order) bool { return a.last(o).State == client.CaptureStateFailed }
 
 func verbByName(verbs []*verb, name string) *verb {
 	if i := slices.IndexFunc(verbs, func(a *verb) bool { return a.Name == name }); i >= 0 {
@@ -360,13 +360,6 @@ func (q *ofOrder) faults(p *client.Problem) map[string]string {
 	return wrong
 }
 
-var withComma = regexp.MustCompile(`^ *([0-9]+),([0-9]{1,2}) *$`) // three digits could be thousands
-
-// amountIn is the amount of a form, perhaps with a decimal comma.
-func amountIn(form url.Values) *string {
-	return given(withComma.ReplaceAllString(form.Get("amount"), "$1.$2"))
-}
-
 // tooManyUnits says at which lines a form asks for more units than are left.
 func (q *ofOrder) tooManyUnits() map[string]string {
 	wrong, left := map[string]string{}, q.unitsLeft(q.verb.Name)
@@ -505,9 +498,12 @@ func (q *ofOrder) check(form url.Values) error {
 
 var aCardNumber = regexp.MustCompile(`^\s*([0-9][ -]?){12,19}\s*$`)
 
-// given is a text, or nil if it is empty.
-func given(text string) *string {
-	if text = strings.TrimSpace(text); text == "" {
+var withComma = regexp.MustCompile(`^([0-9]+),([0-9]{1,2})$`) // three digits could be thousands
+
+// amountIn is the amount of a form, perhaps with a decimal comma, or nil if it is empty.
+func amountIn(form url.Values) *string {
+	text := withComma.ReplaceAllString(strings.TrimSpace(form.Get("amount")), "$1.$2")
+	if text == "" {
 		return nil
 	}
 	return &text
