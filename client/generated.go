@@ -680,7 +680,10 @@ type BooksVerdict struct {
 	// Differ The providers whose newest comparison found differences. Absent: none.
 	//
 	// Examples: ["charge=https://payments.example.com"]
-	Differ     []string  `json:"differ,omitempty,omitzero"`
+	Differ []string `json:"differ,omitempty,omitzero"`
+
+	// Failure Why the newest verification could not compare with all providers; for people. Absent: it could, or was not asked to.
+	Failure    string    `json:"failure,omitempty,omitzero"`
 	FinishedAt time.Time `json:"finishedAt"`
 
 	// Number Of the newest verification with a report.
@@ -3253,10 +3256,10 @@ type VerificationMoved struct {
 	// Currency Examples: USD
 	Currency string `json:"currency"`
 
-	// Left captured - undone - refunded - lost
+	// Kept captured - undone - refunded - lost
 	//
 	// Examples: 90.00
-	Left string `json:"left"`
+	Kept string `json:"kept"`
 
 	// Lost Lost in disputes, which counts from when they were lost.
 	//
@@ -3291,6 +3294,11 @@ type VerificationOffender struct {
 
 	// ID Examples: order-123
 	ID string `json:"id"`
+
+	// Provider The provider that differs, if it is known.
+	//
+	// Examples: charge=https://payments.example.com
+	Provider string `json:"provider,omitempty,omitzero"`
 }
 
 // VerificationPage defines model for VerificationPage.
@@ -3313,7 +3321,7 @@ type VerificationReport struct {
 	// Months The same by month.
 	Months []VerificationMoved `json:"months"`
 
-	// Movements What moved on each day (UTC), whenever the orders were placed, newest first; up to 400. In each currency, the sum of what is left is what is kept.
+	// Movements What moved on each day (UTC), whenever the orders were placed, newest first; up to 400. In each currency, the sum of kept is what all orders keep.
 	Movements []VerificationMoved `json:"movements"`
 
 	// Number Of the verification.
@@ -3341,8 +3349,13 @@ type VerificationStep struct {
 	Compared int64 `json:"compared"`
 
 	// NotCompared Number of keys that are not in the books that were read, such as those of a route at another provider.
-	NotCompared int64                `json:"notCompared,omitempty,omitzero"`
-	Step        VerificationStepStep `json:"step"`
+	NotCompared int64 `json:"notCompared,omitempty,omitzero"`
+
+	// Provider With which provider it was compared. Absent: it was not.
+	//
+	// Examples: charge=https://payments.example.com
+	Provider string               `json:"provider,omitempty,omitzero"`
+	Step     VerificationStepStep `json:"step"`
 
 	// Wrong Number of keys with a violation.
 	Wrong int64 `json:"wrong"`

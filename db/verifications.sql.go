@@ -43,7 +43,7 @@ func (q *Queries) OrdersChangedSince(ctx context.Context, arg OrdersChangedSince
 
 const verificationComparisons = `-- name: VerificationComparisons :many
 SELECT v.number, v.started_by, v.finished_at, c.providers::text[] AS providers,
-  json_build_object('checks', v.report -> 'checks', 'steps', v.report -> 'steps')::json AS report
+  json_build_object('checks', v.report -> 'checks', 'steps', v.report -> 'steps', 'compared', v.compared, 'differ', v.differ)::json AS report
 FROM pawl.newest_comparisons AS c JOIN pawl.verifications AS v ON v.number = c.number ORDER BY v.number DESC
 `
 
@@ -84,14 +84,14 @@ func (q *Queries) VerificationComparisons(ctx context.Context) ([]VerificationCo
 
 const verificationFinish = `-- name: VerificationFinish :exec
 WITH this AS (
-  SELECT $7::bigint AS number
+  SELECT $8::bigint AS number
 ), old AS (
   DELETE FROM pawl.verifications AS o WHERE o.number <= (SELECT t.number FROM this AS t) - 100
     AND NOT EXISTS (SELECT FROM pawl.newest_comparisons AS c WHERE c.number = o.number)
 )
 UPDATE pawl.verifications AS v SET seen_at = now(), finished_at = now(), done = $1, total = $2,
   wrong = CASE WHEN $3::text IS NOT NULL THEN $4::text[] END, report = $3::json,
-  compared = CASE WHEN $3::text IS NOT NULL THEN $5::text[] END, failure = $6::text
+  compared = CASE WHEN $3::text IS NOT NULL THEN $5::text[] END, differ = $6::text[], failure = $7::text
 WHERE v.number = (SELECT t.number FROM this AS t) AND v.finished_at IS NULL
 `
 
@@ -101,6 +101,7 @@ type VerificationFinishParams struct {
 	Report   *string
 	Wrong    []string
 	Compared []string
+	Differ   []string
 	Failure  *string
 	Number   int64
 }
@@ -114,6 +115,7 @@ func (q *Queries) VerificationFinish(ctx context.Context, arg VerificationFinish
 		arg.Report,
 		arg.Wrong,
 		arg.Compared,
+		arg.Differ,
 		arg.Failure,
 		arg.Number,
 	)
@@ -215,28 +217,29 @@ func (q *Queries) VerificationStart(ctx context.Context, arg VerificationStartPa
 
 const verificationVerdict = `-- name: VerificationVerdict :one
 SELECT coalesce(v.number, 0)::bigint AS number, coalesce(v.finished_at, now())::timestamptz AS finished_at, coalesce(v.wrong, '{}')::text[] AS wrong,
-  (c.compared > 0)::boolean AS compared, coalesce(c.compared_at, now())::timestamptz AS compared_at,
+  coalesce(v.failure, '')::text AS failure, (c.compared > 0)::boolean AS compared, coalesce(c.compared_at, now())::timestamptz AS compared_at,
   coalesce(c.differs_at, now())::timestamptz AS differs_at, coalesce(c.providers, '{}')::text[] AS providers
 FROM (SELECT 1) AS one
-LEFT JOIN LATERAL (SELECT w.number, w.finished_at, w.wrong FROM pawl.verifications AS w WHERE w.report IS NOT NULL ORDER BY w.number DESC LIMIT 1) AS v ON true
+LEFT JOIN LATERAL (SELECT w.number, w.finished_at, w.wrong, w.failure FROM pawl.verifications AS w WHERE w.report IS NOT NULL ORDER BY w.number DESC LIMIT 1) AS v ON true
 CROSS JOIN (
-  SELECT count(*) AS compared, max(w.finished_at) AS compared_at, max(w.finished_at) FILTER (WHERE s.differs) AS differs_at,
-    array_agg(p.provider ORDER BY p.provider) FILTER (WHERE s.differs) AS providers
-  FROM pawl.newest_comparisons AS n JOIN pawl.verifications AS w ON w.number = n.number CROSS JOIN LATERAL unnest(n.providers) AS p(provider)
-  CROSS JOIN LATERAL (SELECT EXISTS (SELECT FROM unnest(w.wrong) AS u(name) WHERE starts_with(u.name, 'provider_')) AS differs) AS s) AS c
+  SELECT count(*) AS compared, max(w.finished_at) AS compared_at, max(w.finished_at) FILTER (WHERE p.provider = ANY(w.differ)) AS differs_at,
+    array_agg(p.provider ORDER BY p.provider) FILTER (WHERE p.provider = ANY(w.differ)) AS providers
+  FROM pawl.newest_comparisons AS n JOIN pawl.verifications AS w ON w.number = n.number CROSS JOIN LATERAL unnest(n.providers) AS p(provider)) AS c
 `
 
 type VerificationVerdictRow struct {
 	Number     int64
 	FinishedAt time.Time
 	Wrong      []string
+	Failure    string
 	Compared   bool
 	ComparedAt time.Time
 	DiffersAt  time.Time
 	Providers  []string
 }
 
-// Returns what the newest report and the newest comparisons say. Number 0: there is no report.
+// Returns what the newest report and the newest comparisons say. Number 0: there is no report. failure: it could not
+// compare with all providers.
 func (q *Queries) VerificationVerdict(ctx context.Context) (VerificationVerdictRow, error) {
 	row := q.db.QueryRow(ctx, verificationVerdict)
 	var i VerificationVerdictRow
@@ -244,6 +247,7 @@ func (q *Queries) VerificationVerdict(ctx context.Context) (VerificationVerdictR
 		&i.Number,
 		&i.FinishedAt,
 		&i.Wrong,
+		&i.Failure,
 		&i.Compared,
 		&i.ComparedAt,
 		&i.DiffersAt,

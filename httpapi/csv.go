@@ -31,7 +31,7 @@ var csvTables = map[string]csvTable{
 		map[string][]string{"movements": movedColumns, "months": movedColumns}},
 }
 
-var movedColumns = []string{"period", "currency", "captured", "undone", "refunded", "lost", "left"}
+var movedColumns = []string{"period", "currency", "captured", "undone", "refunded", "lost", "kept"}
 
 // csvFormat documents the format of an answer.
 type csvFormat string

@@ -180,20 +180,8 @@ type comparison struct {
 }
 
 func comparisonOf(c *books.Comparison) comparison {
-	out := comparison{Number: c.Number, FinishedAt: c.FinishedAt.UTC(), StartedBy: c.StartedBy, Providers: c.Providers, Right: true,
-		Wrong: []verificationCheck{}, Steps: []verificationStep{}}
-	for i := range c.Steps {
-		if c.Newest(c.Steps[i].Step) {
-			out.Steps = append(out.Steps, stepOf(&c.Steps[i]))
-		}
-	}
-	for i := range c.Checks {
-		if check := &c.Checks[i]; check.OfProvider() && check.Violations > 0 {
-			out.Wrong = append(out.Wrong, checkOf(check))
-			out.Right = out.Right && check.Warning
-		}
-	}
-	return out
+	return comparison{Number: c.Number, FinishedAt: c.FinishedAt.UTC(), StartedBy: c.StartedBy, Providers: c.Providers, Right: len(c.Differ) == 0,
+		Wrong: each(c.Checks, checkOf), Steps: each(c.Steps, stepOf)}
 }
 
 // booksVerdict is what the newest verification and the newest comparisons say.
@@ -202,6 +190,7 @@ type booksVerdict struct {
 	FinishedAt time.Time  `json:"finishedAt"`
 	Wrong      []string   `json:"wrong" nullable:"false" doc:"The checks of Pawl's own books that failed." example:"[]"`
 	ComparedAt *time.Time `json:"comparedAt,omitempty" doc:"When the books were last compared with those of a provider. Absent: never."`
+	Failure    string     `json:"failure,omitempty" doc:"Why the newest verification could not compare with all providers; for people. Absent: it could, or was not asked to."`
 	Differ     []string   `json:"differ,omitempty" nullable:"false" doc:"The providers whose newest comparison found differences. Absent: none." example:"[\"charge=https://payments.example.com\"]"`
 
 	foundAt time.Time // the differences
@@ -213,7 +202,7 @@ func (s *server) verdict(ctx context.Context) (*booksVerdict, error) {
 	if err != nil || v.Number == 0 {
 		return nil, orders.Unavailable("read verdict", err)
 	}
-	out := &booksVerdict{Number: v.Number, FinishedAt: v.FinishedAt.UTC(), Wrong: []string{}, Differ: v.Providers, foundAt: v.DiffersAt}
+	out := &booksVerdict{Number: v.Number, FinishedAt: v.FinishedAt.UTC(), Wrong: []string{}, Failure: v.Failure, Differ: v.Providers, foundAt: v.DiffersAt}
 	for _, name := range v.Wrong {
 		if check := (books.Check{Name: name}); !check.OfProvider() {
 			out.Wrong = append(out.Wrong, name)
@@ -259,7 +248,7 @@ type verificationReport struct {
 	Orders     map[string]int64    `json:"orders" doc:"Number of orders by status."`
 	Money      []VerificationMoney `json:"money" nullable:"false" doc:"What was charged and refunded, by currency."`
 	Days       []verificationDay   `json:"days" nullable:"false" doc:"The same by the day (UTC) on which the orders were placed, newest first; up to 400."`
-	Movements  []verificationMoved `json:"movements" nullable:"false" doc:"What moved on each day (UTC), whenever the orders were placed, newest first; up to 400. In each currency, the sum of what is left is what is kept."`
+	Movements  []verificationMoved `json:"movements" nullable:"false" doc:"What moved on each day (UTC), whenever the orders were placed, newest first; up to 400. In each currency, the sum of kept is what all orders keep."`
 	Months     []verificationMoved `json:"months" nullable:"false" doc:"The same by month."`
 	Steps      []verificationStep  `json:"steps,omitempty" nullable:"false" doc:"The comparison with providers, by step. Absent if the books were not compared."`
 }
@@ -277,9 +266,10 @@ type verificationCheck struct {
 
 // verificationOffender is one violation.
 type verificationOffender struct {
-	ID      string `json:"id" example:"order-123"`
-	Fault   string `json:"fault" doc:"What is wrong, in words." example:"charge of generation 0 happened 2 times"`
-	Changed bool   `json:"changed,omitempty" doc:"The order has changed since the report: this may be settled. The next verification tells."`
+	ID       string `json:"id" example:"order-123"`
+	Fault    string `json:"fault" doc:"What is wrong, in words." example:"charge of generation 0 happened 2 times"`
+	Provider string `json:"provider,omitempty" doc:"The provider that differs, if it is known." example:"charge=https://payments.example.com"`
+	Changed  bool   `json:"changed,omitempty" doc:"The order has changed since the report: this may be settled. The next verification tells."`
 }
 
 // VerificationMoney is the total of one currency.
@@ -312,12 +302,13 @@ type verificationMoved struct {
 	Undone   string `json:"undone" doc:"Given back, because the order did not complete." example:"0.00"`
 	Refunded string `json:"refunded" doc:"Given back, by requested refunds." example:"9.99"`
 	Lost     string `json:"lost" doc:"Lost in disputes, which counts from when they were lost." example:"0.00"`
-	Left     string `json:"left" doc:"captured - undone - refunded - lost" example:"90.00"`
+	Kept     string `json:"kept" doc:"captured - undone - refunded - lost" example:"90.00"`
 }
 
 // verificationStep is the comparison of one step with its provider.
 type verificationStep struct {
 	Step     string `json:"step" enum:"charge,reserve,confirm,refund,capture,void"`
+	Provider string `json:"provider,omitempty" doc:"With which provider it was compared. Absent: it was not." example:"charge=https://payments.example.com"`
 	Compared int64  `json:"compared" minimum:"0" doc:"Number of idempotency keys compared."`
 	Wrong    int64  `json:"wrong" minimum:"0" doc:"Number of keys with a violation."`
 
@@ -338,7 +329,7 @@ func verificationReportOf(r *books.StoredReport) verificationReport {
 // movedOf also reads reports of older releases: their refunded has what was undone.
 func movedOf(m *books.Movement) verificationMoved {
 	m.Undone, m.Lost = cmp.Or(m.Undone, "0.00"), cmp.Or(m.Lost, "0.00")
-	return verificationMoved{m.Period, m.Currency, m.Captured, m.Undone, m.Refunded, m.Lost, m.Left()}
+	return verificationMoved{m.Period, m.Currency, m.Captured, m.Undone, m.Refunded, m.Lost, m.Kept()}
 }
 
 func stepOf(s *books.ProviderStep) verificationStep { return verificationStep(*s) }

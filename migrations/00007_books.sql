@@ -11,6 +11,7 @@ CREATE TABLE pawl.verifications (
   started_by  text NOT NULL,
   wrong       text[],                    -- the checks that failed
   compared    text[],                    -- with which providers, such as charge=https://pay.example; NULL: with none
+  differ      text[],                    -- those of them whose books differ
   report      json,                      -- NULL: not finished, or it could not read everything
   failure     text,                      -- why it could not read everything
   CONSTRAINT verifications_pkey PRIMARY KEY (number)

@@ -26,7 +26,7 @@ WITH this AS (
 )
 UPDATE pawl.verifications AS v SET seen_at = now(), finished_at = now(), done = @done, total = @total,
   wrong = CASE WHEN sqlc.narg('report')::text IS NOT NULL THEN @wrong::text[] END, report = sqlc.narg('report')::json,
-  compared = CASE WHEN sqlc.narg('report')::text IS NOT NULL THEN sqlc.narg('compared')::text[] END, failure = sqlc.narg('failure')::text
+  compared = CASE WHEN sqlc.narg('report')::text IS NOT NULL THEN sqlc.narg('compared')::text[] END, differ = sqlc.narg('differ')::text[], failure = sqlc.narg('failure')::text
 WHERE v.number = (SELECT t.number FROM this AS t) AND v.finished_at IS NULL;
 
 -- name: Verifications :many
@@ -43,17 +43,17 @@ WHERE v.report IS NOT NULL AND (@number::bigint = 0 OR v.number = @number::bigin
 ORDER BY v.number DESC LIMIT 1;
 
 -- name: VerificationVerdict :one
--- Returns what the newest report and the newest comparisons say. Number 0: there is no report.
+-- Returns what the newest report and the newest comparisons say. Number 0: there is no report. failure: it could not
+-- compare with all providers.
 SELECT coalesce(v.number, 0)::bigint AS number, coalesce(v.finished_at, now())::timestamptz AS finished_at, coalesce(v.wrong, '{}')::text[] AS wrong,
-  (c.compared > 0)::boolean AS compared, coalesce(c.compared_at, now())::timestamptz AS compared_at,
+  coalesce(v.failure, '')::text AS failure, (c.compared > 0)::boolean AS compared, coalesce(c.compared_at, now())::timestamptz AS compared_at,
   coalesce(c.differs_at, now())::timestamptz AS differs_at, coalesce(c.providers, '{}')::text[] AS providers
 FROM (SELECT 1) AS one
-LEFT JOIN LATERAL (SELECT w.number, w.finished_at, w.wrong FROM pawl.verifications AS w WHERE w.report IS NOT NULL ORDER BY w.number DESC LIMIT 1) AS v ON true
+LEFT JOIN LATERAL (SELECT w.number, w.finished_at, w.wrong, w.failure FROM pawl.verifications AS w WHERE w.report IS NOT NULL ORDER BY w.number DESC LIMIT 1) AS v ON true
 CROSS JOIN (
-  SELECT count(*) AS compared, max(w.finished_at) AS compared_at, max(w.finished_at) FILTER (WHERE s.differs) AS differs_at,
-    array_agg(p.provider ORDER BY p.provider) FILTER (WHERE s.differs) AS providers
-  FROM pawl.newest_comparisons AS n JOIN pawl.verifications AS w ON w.number = n.number CROSS JOIN LATERAL unnest(n.providers) AS p(provider)
-  CROSS JOIN LATERAL (SELECT EXISTS (SELECT FROM unnest(w.wrong) AS u(name) WHERE starts_with(u.name, 'provider_')) AS differs) AS s) AS c;
+  SELECT count(*) AS compared, max(w.finished_at) AS compared_at, max(w.finished_at) FILTER (WHERE p.provider = ANY(w.differ)) AS differs_at,
+    array_agg(p.provider ORDER BY p.provider) FILTER (WHERE p.provider = ANY(w.differ)) AS providers
+  FROM pawl.newest_comparisons AS n JOIN pawl.verifications AS w ON w.number = n.number CROSS JOIN LATERAL unnest(n.providers) AS p(provider)) AS c;
 
 -- name: VerificationProviders :many
 -- Returns with which providers the books were compared.
@@ -62,7 +62,7 @@ SELECT DISTINCT p.provider::text AS provider FROM pawl.newest_comparisons AS c C
 -- name: VerificationComparisons :many
 -- Returns the newest comparison with each provider, of its report only the checks and steps.
 SELECT v.number, v.started_by, v.finished_at, c.providers::text[] AS providers,
-  json_build_object('checks', v.report -> 'checks', 'steps', v.report -> 'steps')::json AS report
+  json_build_object('checks', v.report -> 'checks', 'steps', v.report -> 'steps', 'compared', v.compared, 'differ', v.differ)::json AS report
 FROM pawl.newest_comparisons AS c JOIN pawl.verifications AS v ON v.number = c.number ORDER BY v.number DESC;
 
 -- name: OrdersChangedSince :many

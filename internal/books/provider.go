@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"net/http"
 	"regexp"
 	"slices"
@@ -27,15 +28,30 @@ type Provider struct {
 	// URLs of the books. GET URL/books returns a line of JSON for each key (docs/simulator.md). A key that is in several
 	// books had its effect at each provider.
 	URLs []string
-	// Compared names what is compared, such as charge=https://pay.example or charge/cards=https://pay.example. It is
-	// stored with the report.
+	// Compared names what is compared at each of the URLs, such as charge=https://pay.example or
+	// charge/cards=https://pay.example. It is stored with the report.
 	Compared []string
-	// Key returns the idempotency key under which a step is in these books. asked is false if the step is not compared;
-	// an empty key is in no books.
-	Key func(s Sent) (key string, asked bool)
+	// Key returns the idempotency key under which a step is in these books, and which of Compared it is. That is empty if
+	// the step is not compared; an empty key is in no books.
+	Key func(s Sent) (key, at string)
 	// Without, if set, returns the provider to compare instead if the books at a URL can't be read: without what is compared
 	// there. nil: nothing is left.
 	Without func(url string) *Provider
+}
+
+// books are the URLs, each once.
+func (p *Provider) books() iter.Seq[string] {
+	return slices.Values(slices.Compact(slices.Sorted(slices.Values(p.URLs))))
+}
+
+// named returns which of Compared has a step at a URL.
+func (p *Provider) named(url, step string) (found string) {
+	for i, name := range p.Compared {
+		if p.URLs[i] == url && (found == "" || strings.HasPrefix(name, step)) {
+			found = name
+		}
+	}
+	return found
 }
 
 // Sent is a step of an order that was sent to a provider.
@@ -163,6 +179,7 @@ type comparison struct {
 	*Provider
 	theirs foreign
 	ledger *ledger
+	at     string // which of Compared is judged
 }
 
 func (c *comparison) span(ctx context.Context, q *db.Queries, r span, before time.Time) error {
@@ -193,19 +210,20 @@ func (c *comparison) span(ctx context.Context, q *db.Queries, r span, before tim
 }
 
 func (c *comparison) order(keys []db.ProviderKeysRow) {
-	charges, waiting := 0, ""
+	charges, charged, waiting := 0, "", ""
 	for i := range keys {
 		key := &keys[i]
-		e, found, asked := c.take(key)
+		e, found, at := c.take(key)
 		name, _, _ := strings.Cut(key.Step, " ") // without the number of a charge operation
-		step := c.ledger.compared(name)
-		if !asked {
+		step := c.ledger.compared(name, at)
+		if at == "" {
 			step.NotCompared++
 			continue
 		}
+		c.at = at
 		step.Compared++
 		if found && e.state == live && key.Step == string(fsm.Charge) {
-			charges++
+			charges, charged = charges+1, at
 		}
 		wrong := found && c.compare(key, e)
 		if key.Settled {
@@ -218,23 +236,24 @@ func (c *comparison) order(keys []db.ProviderKeysRow) {
 		}
 	}
 	first := &keys[0]
+	c.at = cmp.Or(charged, c.at)
 	c.judge(single, first.OrderID, charges > 1, fmt.Sprintf("%d live charges of %s %s", charges, keys[0].Amount, keys[0].Currency))
 	if waiting != "" {
 		c.judge(unsettled, first.OrderID, true, whereabouts(first)+waiting)
 	}
 }
 
-// take removes the provider's entry of a key. asked is false if it is not compared; it is a known key nevertheless.
-func (c *comparison) take(row *db.ProviderKeysRow) (e entry, found, asked bool) {
+// take removes the provider's entry of a key. at is empty if it is not compared; it is a known key nevertheless.
+func (c *comparison) take(row *db.ProviderKeysRow) (e entry, found bool, at string) {
 	step, kind := fsm.Step(row.Step), ""
 	if row.OperationID != "" {
 		kind, _, _ = strings.Cut(row.Step, " ")
 		step = fsm.Charge
 	}
-	key, asked := c.Key(Sent{row.OrderID, step, row.Generation, kind, row.OperationID, row.Amount, row.Policy, row.Route})
+	key, at := c.Key(Sent{row.OrderID, step, row.Generation, kind, row.OperationID, row.Amount, row.Policy, row.Route})
 	e, found = c.theirs[key]
 	delete(c.theirs, key)
-	return e, found, asked
+	return e, found, at
 }
 
 // compare checks what must be true at any time, and reports whether something is wrong.
@@ -267,7 +286,7 @@ func (c *comparison) judge(check, id string, wrong bool, fault string) bool {
 	if wrong {
 		found.Violations, found.Offenders, found.Faults = 1, []string{id}, []string{fault}
 	}
-	c.ledger.add(check, found)
+	c.ledger.addAt(c.at, check, found)
 	return wrong
 }
 
@@ -290,7 +309,7 @@ func (c *comparison) leftOver(ctx context.Context, reader *orders.Reader) error 
 		return nil
 	}
 	var err error
-	for _, url := range c.URLs {
+	for url := range c.books() {
 		var left []account
 		err = errors.Join(err, eachAccount(ctx, url, func(a *account) (err error) {
 			if _, ok := c.theirs[a.Key]; ok {
@@ -298,12 +317,12 @@ func (c *comparison) leftOver(ctx context.Context, reader *orders.Reader) error 
 				left = append(left, *a)
 			}
 			if len(left) == leftMost {
-				err = c.leftBy(ctx, reader, left)
+				err = c.leftBy(ctx, reader, url, left)
 				left = nil
 			}
 			return err
 		}))
-		err = errors.Join(err, c.leftBy(ctx, reader, left))
+		err = errors.Join(err, c.leftBy(ctx, reader, url, left))
 	}
 	if ctx.Err() != nil {
 		return fmt.Errorf("read the provider's books again: %w", ctx.Err())
@@ -312,6 +331,7 @@ func (c *comparison) leftOver(ctx context.Context, reader *orders.Reader) error 
 	if err != nil {
 		why = fmt.Sprintf("its order could not be read: %s", err)
 	}
+	c.at = "" // not known
 	for key := range c.theirs {
 		c.stranger(key, "this key was never sent from these books; "+why)
 	}
@@ -323,7 +343,7 @@ const leftMost = 1000
 
 // leftBy judges keys that are in no order of ours. The order may have been forgotten: then nothing may be live if it
 // did not complete.
-func (c *comparison) leftBy(ctx context.Context, reader *orders.Reader, left []account) error {
+func (c *comparison) leftBy(ctx context.Context, reader *orders.Reader, url string, left []account) error {
 	if len(left) == 0 {
 		return nil
 	}
@@ -337,6 +357,7 @@ func (c *comparison) leftBy(ctx context.Context, reader *orders.Reader, left []a
 		ended[row.OrderID] = row.Status
 	}
 	for _, a := range left {
+		c.at = c.named(url, a.Step)
 		status, forgotten := ended[a.OrderID]
 		if forgotten {
 			c.judge(livings, a.OrderID, status != fsm.Completed && (a.State == live || a.State == pending),
@@ -363,7 +384,7 @@ func inWords(state string) string {
 }
 
 func (c *comparison) stranger(id, fault string) {
-	c.ledger.add(known, finding{Violations: 1, Offenders: []string{id}, Faults: []string{fault}})
+	c.ledger.addAt(c.at, known, finding{Violations: 1, Offenders: []string{id}, Faults: []string{fault}})
 }
 
 // ourKeys matches the keys of this service. Other keys belong to other services, or to people who charge by hand.
@@ -409,7 +430,7 @@ func (v *verifier) readReachable(ctx context.Context) (f foreign, away, err erro
 // readForeign returns the URL with the error. It adds to seen what is not Pawl's.
 func (v *verifier) readForeign(ctx context.Context, seen *finding) (f foreign, at string, err error) {
 	f = foreign{}
-	for _, url := range v.opt.Provider.URLs {
+	for url := range v.opt.Provider.books() {
 		err := eachAccount(ctx, url, func(a *account) error {
 			if ourKeys.MatchString(a.Key) {
 				return f.add(a)

@@ -24,7 +24,9 @@ func keyOf(orderID string, of fsm.Step, generation int32) string {
 }
 
 // everyKey is of a provider that is asked for everything.
-func everyKey(s books.Sent) (string, bool) { return keyOf(s.OrderID, s.Step, s.Generation), true }
+func everyKey(s books.Sent) (key, at string) {
+	return keyOf(s.OrderID, s.Step, s.Generation), string(s.Step) + "=there"
+}
 
 // line is a key in the books of a provider.
 type line struct {
@@ -278,9 +280,11 @@ func TestStepsOfOtherProvidersAreNotLookedFor(t *testing.T) {
 	s.fillRemote()
 	lines := slices.DeleteFunc(theirs(), func(l line) bool { return l.step != fsm.Reserve })
 	provider := serve(t, lines, "")
-	provider.Key = func(s books.Sent) (string, bool) {
-		key, _ := everyKey(s)
-		return key, s.Policy == 1 && s.Step == fsm.Reserve && s.Amount.String() == "10.50"
+	provider.Key = func(s books.Sent) (key, at string) {
+		if key, at = everyKey(s); s.Policy != 1 || s.Step != fsm.Reserve || s.Amount.String() != "10.50" {
+			at = ""
+		}
+		return key, at
 	}
 	report := s.verify(books.Options{Provider: provider})
 	assert.Equal(t, report.Steps[0], books.ProviderStep{Step: "charge", NotCompared: 8}, "of charges")

@@ -26,6 +26,7 @@ type Report struct {
 	Months    []Movement     `json:"months"`
 	Steps     []ProviderStep `json:"steps,omitempty"`
 	Compared  []string       `json:"compared,omitempty"` // as in Provider, without what could not be read
+	Differ    []string       `json:"differ,omitempty"`   // those of Compared whose books differ
 	Seconds   float64        `json:"seconds"`
 }
 
@@ -46,19 +47,20 @@ type Movement struct {
 	Lost     string `json:"lost"`     // in disputes, when they were lost
 }
 
-// Left is what is left of a movement: Captured - Undone - Refunded - Lost.
-func (m *Movement) Left() string {
+// Kept is Captured - Undone - Refunded - Lost.
+func (m *Movement) Kept() string {
 	return plus(m.Captured, "-"+plus(m.Undone, plus(m.Refunded, m.Lost)))
 }
 
 // maxDays limits the days of a report.
 const maxDays = 400
 
-// ProviderStep is the comparison of one step with the books of its provider.
+// ProviderStep is the comparison of one step with the books of a provider.
 type ProviderStep struct {
-	Step     string `json:"step"`     // charge, reserve, confirm, refund, capture or void
-	Compared int64  `json:"compared"` // keys
-	Wrong    int64  `json:"wrong"`    // keys with a violation
+	Step     string `json:"step"`               // charge, reserve, confirm, refund, capture or void
+	Provider string `json:"provider,omitempty"` // one of Compared; empty: it was not compared
+	Compared int64  `json:"compared"`           // keys
+	Wrong    int64  `json:"wrong"`              // keys with a violation
 	// NotCompared counts the keys that are in other books than those that were read, or in none.
 	NotCompared int64 `json:"notCompared,omitempty"`
 }
@@ -96,6 +98,8 @@ const (
 type Offender struct {
 	ID    string `json:"id"`    // see Check.About
 	Fault string `json:"fault"` // what is wrong
+	// Provider is the one of Compared that differs, if it is known.
+	Provider string `json:"provider,omitempty"`
 	// Changed says of a stored report that the order has changed since.
 	Changed bool `json:"changed,omitempty"`
 }
@@ -190,12 +194,13 @@ type ledger struct {
 	days   map[[2]string]Money // by day and currency
 	moved  map[[2]string]Movement
 	steps  map[string]*ProviderStep
-	with   []string // what is compared
+	with   []string        // what is compared
+	differ map[string]bool // whose books differ; with an empty key, it is not known whose
 }
 
 func newLedger(most int32) *ledger {
 	return &ledger{
-		most: int(most), orders: map[string]int64{}, days: map[[2]string]Money{}, moved: map[[2]string]Movement{}, steps: map[string]*ProviderStep{},
+		most: int(most), orders: map[string]int64{}, days: map[[2]string]Money{}, moved: map[[2]string]Movement{}, steps: map[string]*ProviderStep{}, differ: map[string]bool{},
 		checks: []Check{
 			{Name: completed, Proves: "Every completed order has one charge of its generation, amount and currency, " +
 				"and one reservation of its generation, item and quantity, and neither is undone. What is captured on confirmation is captured."},
@@ -225,7 +230,10 @@ func newLedger(most int32) *ledger {
 	}
 }
 
-func (l *ledger) add(name string, found finding) {
+func (l *ledger) add(name string, found finding) { l.addAt("", name, found) }
+
+// addAt adds what was found at a provider.
+func (l *ledger) addAt(provider, name string, found finding) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	check := &l.checks[slices.IndexFunc(l.checks, func(c Check) bool { return c.Name == name })]
@@ -234,10 +242,11 @@ func (l *ledger) add(name string, found finding) {
 	most := l.most
 	if check.OfProvider() {
 		most = max(most, offendersOfProvider)
+		l.differ[provider] = l.differ[provider] || found.Violations > 0 && !check.Warning
 	}
 	for i, id := range found.Offenders {
 		if len(check.Offenders) < most {
-			check.Offenders = append(check.Offenders, Offender{ID: id, Fault: found.Faults[i]})
+			check.Offenders = append(check.Offenders, Offender{ID: id, Fault: found.Faults[i], Provider: provider})
 		}
 	}
 }
@@ -306,12 +315,13 @@ func (m Money) and(more Money) Money {
 	}
 }
 
-// compared returns the comparison of a step. Only one goroutine compares.
-func (l *ledger) compared(step string) *ProviderStep {
-	if l.steps[step] == nil {
-		l.steps[step] = &ProviderStep{Step: step}
+// compared returns the comparison of a step with a provider. Only one goroutine compares.
+func (l *ledger) compared(step, provider string) *ProviderStep {
+	key := step + " " + provider
+	if l.steps[key] == nil {
+		l.steps[key] = &ProviderStep{Step: step, Provider: provider}
 	}
-	return l.steps[step]
+	return l.steps[key]
 }
 
 func (l *ledger) report(took time.Duration) Report {
@@ -344,6 +354,7 @@ func (l *ledger) report(took time.Duration) Report {
 	for _, currency := range slices.Sorted(maps.Keys(total)) {
 		r.Money = append(r.Money, total[currency])
 	}
+	r.Differ = slices.DeleteFunc(slices.Clone(l.with), func(provider string) bool { return !l.differ[provider] && !l.differ[""] })
 	for _, step := range slices.Sorted(maps.Keys(l.steps)) {
 		r.Steps = append(r.Steps, *l.steps[step])
 	}

@@ -9,14 +9,12 @@ import (
 	"log/slog"
 	"math"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"pawl/db"
-	"pawl/fsm"
 	"pawl/internal/pg"
 )
 
@@ -187,24 +185,15 @@ func (v *Verification) decode(ctx context.Context, text []byte, into *StoredRepo
 	return err
 }
 
-// Comparison is the newest comparison with some providers.
+// Comparison is the newest comparison with some providers, and what it found at these.
 type Comparison struct {
 	Providers []string // see Provider.Compared; without those that a newer comparison is about, too
 	StoredReport
 }
 
-// Newest reports whether no newer comparison is about a step of the report.
-func (c *Comparison) Newest(step string) bool {
-	if step == "refund" || step == "capture" || step == "void" {
-		step = string(fsm.Charge)
-	}
-	return slices.ContainsFunc(c.Providers, func(p string) bool {
-		return strings.HasPrefix(p, step+"=") || strings.HasPrefix(p, step+"/")
-	})
-}
-
-// Comparisons returns the newest comparison with each provider, newest first, without money and orders. With an order,
-// it returns those that found a violation of it, and nothing else of them. Errors: those of the database.
+// Comparisons returns the newest comparison with each provider, newest first, without money and orders. What is left of
+// an older one is not returned if nothing was compared there. With an order, it returns those that found a violation of
+// it, and nothing else of them. Errors: those of the database.
 func (v *Verification) Comparisons(ctx context.Context, orderID string) (list []Comparison, err error) {
 	rows, err := pg.Repeat(ctx, ctx, db.New(v.pool).VerificationComparisons)
 	for _, row := range rows {
@@ -212,23 +201,34 @@ func (v *Verification) Comparisons(ctx context.Context, orderID string) (list []
 		if err := v.decode(ctx, row.Report, &c.StoredReport); err != nil {
 			return nil, err
 		}
-		if orderID == "" || c.isAbout(orderID) {
+		if c.narrow(orderID) {
 			list = append(list, c)
 		}
 	}
 	return list, err
 }
 
-// isAbout removes what is not about an order at a provider, and reports whether something is left.
-func (c *Comparison) isAbout(orderID string) bool {
-	c.Checks = slices.DeleteFunc(c.Checks, func(check Check) bool { return !check.OfProvider() || check.Name == unsettled })
+// narrow leaves what is about its providers, and about an order if one is given, and reports whether something is left.
+func (c *Comparison) narrow(orderID string) bool {
+	elsewhere := func(provider string) bool { return provider != "" && !slices.Contains(c.Providers, provider) }
+	c.Differ = slices.DeleteFunc(c.Differ, elsewhere)
+	c.Steps = slices.DeleteFunc(c.Steps, func(s ProviderStep) bool { return elsewhere(s.Provider) })
 	for i := range c.Checks {
-		check := &c.Checks[i]
-		check.Offenders = slices.DeleteFunc(check.Offenders, func(o Offender) bool { return o.ID != orderID })
-		check.Violations = int64(len(check.Offenders))
+		check, named := &c.Checks[i], len(c.Checks[i].Offenders)
+		check.Offenders = slices.DeleteFunc(check.Offenders, func(o Offender) bool {
+			return elsewhere(o.Provider) || orderID != "" && o.ID != orderID
+		})
+		if left := len(check.Offenders); left < named {
+			check.Violations = int64(left)
+		}
 	}
-	c.Checks = slices.DeleteFunc(c.Checks, func(check Check) bool { return check.Violations == 0 })
-	return len(c.Checks) > 0
+	c.Checks = slices.DeleteFunc(c.Checks, func(check Check) bool {
+		return !check.OfProvider() || check.Violations == 0 || orderID != "" && check.Name == unsettled
+	})
+	if orderID != "" {
+		return len(c.Checks) > 0
+	}
+	return len(c.Providers) == len(c.Compared) || len(c.Differ) > 0 || slices.ContainsFunc(c.Steps, func(s ProviderStep) bool { return s.Compared > 0 })
 }
 
 func (v *Verification) run(started *storing, provider *Provider) {
@@ -294,7 +294,7 @@ func (s *storing) verify(ctx context.Context, opt Options) (Report, error) {
 	report, err := Verify(ctx, s.pool, opt)
 	stop()
 	teller.Wait()
-	params := db.VerificationFinishParams{Number: s.number, Done: s.done, Total: s.total, Wrong: report.Wrong(), Compared: report.Compared}
+	params := db.VerificationFinishParams{Number: s.number, Done: s.done, Total: s.total, Wrong: report.Wrong(), Compared: report.Compared, Differ: report.Differ}
 	if report.Checks != nil { // also if a provider could not be reached
 		text, _ := json.Marshal(report) //nolint:errchkjson // strings and numbers
 		params.Report = db.Optional(string(text))

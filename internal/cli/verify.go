@@ -204,7 +204,7 @@ func printTotals(out io.Writer, report books.Report) {
 		fmt.Fprintf(table, "\t\t\t\t\n\tcompared\twrong\tnot compared\t\n")
 	}
 	for _, s := range report.Steps {
-		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t\n", s.Step, s.Compared, s.Wrong, s.NotCompared)
+		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t\n", strings.TrimSpace(s.Step+" "+s.Provider), s.Compared, s.Wrong, s.NotCompared)
 	}
 	_ = table.Flush()
 	fmt.Fprintf(out, "\n%d checks in %.1f s of %s\n", len(report.Checks), report.Seconds, report.Database)
@@ -266,15 +266,16 @@ func (all bookPlaces) provider(installation uuid.UUID, versions map[int32]*polic
 	}
 	found := &books.Provider{}
 	for _, at := range all {
-		found.Compared = append(found.Compared, at.name)
-		if !slices.Contains(found.URLs, at.url) {
-			found.URLs = append(found.URLs, at.url)
-		}
+		found.Compared, found.URLs = append(found.Compared, at.name), append(found.URLs, at.url)
 	}
-	found.Key = func(s books.Sent) (string, bool) {
+	found.Key = func(s books.Sent) (key, at string) {
 		p := versions[s.Policy]
 		key, kept := keyAt(p, installation, s)
-		return key, kept && slices.ContainsFunc(all, func(at bookPlace) bool { return at.has(p, s) })
+		i := slices.IndexFunc(all, func(at bookPlace) bool { return at.has(p, s) })
+		if !kept || i < 0 {
+			return key, ""
+		}
+		return key, all[i].name
 	}
 	found.Without = func(url string) *books.Provider {
 		return slices.DeleteFunc(slices.Clone(all), func(left bookPlace) bool {

@@ -21,7 +21,7 @@ type booksPage struct {
 	Right  []client.VerificationCheck
 	Stored []client.StoredVerification
 	Older  bool // the report is not the newest
-	Differ bool // books and providers, in a newest comparison; not told of an older report
+	Differ bool // books and providers: in a newest comparison, or in the older report
 	Broken bool // one of our own checks failed
 }
 
@@ -44,7 +44,10 @@ func (v *visit) showBooks() error {
 	slices.SortStableFunc(p.Comparisons, func(a, b client.Comparison) int { // false is before true
 		return cmp.Compare(fmt.Sprint(a.Right), fmt.Sprint(b.Right))
 	})
-	p.Differ = !p.Older && len(p.Comparisons) > 0 && !p.Comparisons[0].Right
+	p.Differ = len(p.Comparisons) > 0 && !p.Comparisons[0].Right
+	if p.Older {
+		p.Comparisons, p.Differ = nil, false
+	}
 	stored, err := v.api.ListVerifications(v.r.Context(), client.ListVerificationsParams{Limit: storedShown})
 	if err != nil {
 		return err
@@ -56,7 +59,8 @@ func (v *visit) showBooks() error {
 			continue
 		}
 		p.Wrong = append(p.Wrong, check)
-		p.Broken = p.Broken || !check.Warning && !strings.HasPrefix(check.Name, "provider_")
+		ours := findings[check.Name] == ""
+		p.Broken, p.Differ = p.Broken || !check.Warning && ours, p.Differ || !check.Warning && !ours
 	}
 	slices.SortStableFunc(p.Wrong, func(a, b client.VerificationCheck) int {
 		return cmp.Compare(fmt.Sprint(a.Warning), fmt.Sprint(b.Warning))
@@ -73,6 +77,25 @@ func (p booksPage) Itself() *client.StoredVerification {
 		}
 	}
 	return nil
+}
+
+// Past is the report if it is not the newest.
+func (p booksPage) Past() *client.VerificationReport {
+	if p.Older {
+		return &p.Report
+	}
+	return nil
+}
+
+// Missed says that the newest verification could not compare with providers; empty: it could, or did not try.
+func (p booksPage) Missed() string {
+	switch {
+	case p.Failure == "" || p.State != client.VerificationStateDone:
+		return ""
+	case slices.ContainsFunc(p.Comparisons, func(c client.Comparison) bool { return c.Number == p.Report.Number }):
+		return "could not compare all"
+	}
+	return "could not compare"
 }
 
 // Newest are the months that are shown first.
@@ -99,7 +122,7 @@ func (p booksPage) Sums(list []client.VerificationMoved) (sums []client.Verifica
 			continue
 		}
 		s := &sums[i]
-		for sum, more := range map[*string]string{&s.Captured: m.Captured, &s.Undone: m.Undone, &s.Refunded: m.Refunded, &s.Lost: m.Lost, &s.Left: m.Left} {
+		for sum, more := range map[*string]string{&s.Captured: m.Captured, &s.Undone: m.Undone, &s.Refunded: m.Refunded, &s.Lost: m.Lost, &s.Kept: m.Kept} {
 			total, err := parsed(*sum).Add(parsed(more))
 			if err != nil {
 				return nil // more digits than any real sum has
@@ -133,18 +156,21 @@ func (p booksPage) OfDay(d client.VerificationDay) string {
 			all = append(all, client.VerificationMoney{Orders: day.Orders, Forgotten: day.Forgotten})
 		}
 	}
-	return addingUp(all, fmt.Sprintf("from:%s to:%s currency:%s sort:oldest", d.Day, d.Day, d.Currency))
+	return p.addingUp(all, fmt.Sprintf("from:%s to:%s currency:%s sort:oldest", d.Day, d.Day, d.Currency))
 }
 
 // OfCurrency is the search for the orders in a currency; empty if no list adds up to its figures.
 func (p booksPage) OfCurrency(currency string) string {
-	return addingUp(p.Report.Money, "currency:"+currency)
+	return p.addingUp(p.Report.Money, "currency:"+currency)
 }
 
 // addingUp is the search, if its list can add up to the figures of a report: it looks at only so many orders, in all
 // currencies, and does not have those that were forgotten.
-func addingUp(figures []client.VerificationMoney, search string) string {
+func (p booksPage) addingUp(figures []client.VerificationMoney, search string) string {
 	orders := int64(0)
+	if p.Older {
+		return "" // lists have what is there now
+	}
 	for _, m := range figures {
 		if orders += m.Orders; orders >= countedTo || m.Forgotten > 0 {
 			return ""
@@ -181,18 +207,31 @@ func (p booksPage) Took(s client.StoredVerification) float64 {
 	return max(0, s.FinishedAt.Sub(s.StartedAt).Seconds())
 }
 
-// placesAt says which steps are at which address, of providers such as charge=https://pay.example.
-func placesAt(providers []string) (all []string) {
-	steps, urls := map[string][]string{}, []string{}
+// place has the books of one or more steps.
+type place struct {
+	URL      string
+	Provider string // all that can be compared there, as the API takes it
+	Steps    string // what was, such as charge 12 (1 wrong)
+}
+
+// placesOf are the places of providers such as charge=https://pay.example.
+func placesOf(providers []string, compared []client.VerificationStep) (all []place) {
 	for _, provider := range providers {
-		step, url, _ := strings.Cut(provider, "=")
-		if steps[url] == nil {
-			urls = append(urls, url)
+		_, url, _ := strings.Cut(provider, "=")
+		i := slices.IndexFunc(all, func(p place) bool { return p.URL == url })
+		if i < 0 {
+			i = len(all)
+			all = append(all, place{URL: url})
 		}
-		steps[url] = append(steps[url], step)
-	}
-	for _, url := range urls {
-		all = append(all, strings.Join(steps[url], ", ")+" at "+url)
+		all[i].Provider = strings.TrimPrefix(all[i].Provider+","+provider, ",")
+		for _, s := range compared {
+			if s.Provider == provider && s.Compared > 0 {
+				all[i].Steps = strings.TrimPrefix(fmt.Sprintf("%s, %s %s", all[i].Steps, s.Step, count(s.Compared)), ", ")
+				if s.Wrong > 0 {
+					all[i].Steps += fmt.Sprintf(" (%s wrong)", count(s.Wrong))
+				}
+			}
+		}
 	}
 	return all
 }
@@ -255,11 +294,16 @@ func proofStep(v *client.Verification) string {
 // booksCSV sends a table of a report.
 func (v *visit) booksCSV() error {
 	n, table := number(v.query("number")), cmp.Or(v.query("table"), "days")
+	report, err := v.api.GetVerificationReport(v.r.Context(), int64(n))
+	if err != nil {
+		return err
+	}
 	text, err := v.api.BooksCSV(v.r.Context(), int64(n), client.GetVerificationReportParamsTable(table))
 	if err != nil {
 		return err
 	}
-	v.beginCSV(fmt.Sprintf("books-%s-%d", table, n))
+	what := map[string]string{"days": "orders-by-day", "movements": "days"}[table]
+	v.beginCSV("books-" + cmp.Or(what, table) + report.FinishedAt.UTC().Format("-2006-01-02"))
 	_, _ = v.w.Write(text) // the browser may have gone
 	return nil
 }

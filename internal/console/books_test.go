@@ -118,11 +118,11 @@ func checkMovements(t *testing.T, report client.VerificationReport) {
 			kept[m.Currency].Sub(kept[m.Currency], amountOf(m.Refunded))
 			kept[m.Currency].Sub(kept[m.Currency], amountOf(m.Undone))
 			kept[m.Currency].Sub(kept[m.Currency], amountOf(m.Lost))
-			left[m.Currency].Add(left[m.Currency], amountOf(m.Left))
+			left[m.Currency].Add(left[m.Currency], amountOf(m.Kept))
 		}
 	}
 	for _, m := range report.Movements {
-		days = append(days, m.Currency+" "+m.Captured+" "+m.Undone+" "+m.Refunded+" "+m.Lost+" "+m.Left)
+		days = append(days, m.Currency+" "+m.Captured+" "+m.Undone+" "+m.Refunded+" "+m.Lost+" "+m.Kept)
 	}
 	assert.Equal(t, strings.Join(days, ", "), "EUR 3.10 0.00 0.00 0.00 3.10, USD 42.60 10.75 7.50 1.00 23.35, USD 44.25 0.00 0.00 0.00 44.25")
 	for _, money := range report.Money {
@@ -145,8 +145,8 @@ func checkEachMovement(t *testing.T, s *service, report client.VerificationRepor
 			sum.Add(sum, amountOf(row["amount"]))
 			kinds[row["kind"]] = true
 		}
-		if sum.Cmp(amountOf(m.Left)) != 0 {
-			t.Errorf("%s left of %s %s, by its movements %s", m.Left, m.Period, m.Currency, sum.FloatString(2))
+		if sum.Cmp(amountOf(m.Kept)) != 0 {
+			t.Errorf("%s left of %s %s, by its movements %s", m.Kept, m.Period, m.Currency, sum.FloatString(2))
 		}
 	}
 	assert.Equal(t, len(kinds), 5, "kinds of movements")

@@ -27,17 +27,22 @@ var movedFigures = []figure{
 	{"undone", "Undone", []client.ListMoneyMovementsParamsKind{"undo"}, true, func(m *client.VerificationMoved) string { return m.Undone }},
 	{"refunded", "Refunded", []client.ListMoneyMovementsParamsKind{"refund"}, true, func(m *client.VerificationMoved) string { return m.Refunded }},
 	{"lost", "Lost in disputes", []client.ListMoneyMovementsParamsKind{"dispute_lost"}, true, func(m *client.VerificationMoved) string { return m.Lost }},
-	{"kept", "Kept", nil, false, func(m *client.VerificationMoved) string { return m.Left }},
+	{"kept", "Kept", nil, false, func(m *client.VerificationMoved) string { return m.Kept }},
 }
 
-// movedCell is a figure of a row, with the URL of the movements that add up to it; empty: there are none.
+// movedCell is a figure of a row, with the URL of the movements that add up to it; empty: there are none. With a report,
+// they are those until then.
 type movedCell struct{ Name, Label, Amount, URL string }
 
-func movedCells(m client.VerificationMoved) (cells []movedCell) {
+func movedCells(m client.VerificationMoved, report *client.VerificationReport) (cells []movedCell) {
 	for _, f := range movedFigures {
 		cell := movedCell{Name: f.Name, Label: f.Label, Amount: f.of(&m)}
 		if moved := strings.Trim(cell.Amount, "0.") != "" || f.Name == "kept"; moved && m.Period != sumPeriod {
-			cell.URL = address("/console/movements", url.Values{"period": {m.Period}, "currency": {m.Currency}, "figure": {f.Name}})
+			of := url.Values{"period": {m.Period}, "currency": {m.Currency}, "figure": {f.Name}}
+			if report != nil {
+				of.Set("report", strconv.FormatInt(report.Number, 10))
+			}
+			cell.URL = address("/console/movements", of)
 		}
 		cells = append(cells, cell)
 	}
@@ -53,9 +58,10 @@ type movementsPage struct {
 	Figure           figure
 	Movements        []client.MoneyMovement
 	Found            int
-	Sum              decimal.Decimal           // of all that were found, not only of this page
-	More             bool                      // there are others, which the CSV has
-	Row              *client.VerificationMoved // of the newest report; nil: it has none
+	Sum              decimal.Decimal            // of all that were found, not only of this page
+	More             bool                       // there are others, which the CSV has
+	Report           *client.VerificationReport // that they are of; nil: all until now
+	Row              *client.VerificationMoved  // of the report, or of the newest; nil: it has none
 	VerifiedAt       time.Time
 	Before, Next     string // the URLs of other pages
 }
@@ -66,11 +72,11 @@ const (
 )
 
 func (v *visit) showMovements() error {
-	f, filter, err := v.movementFilter()
+	f, filter, report, err := v.movementFilter()
 	if err != nil {
 		return err
 	}
-	p := movementsPage{Period: v.query("period"), Currency: filter.Currency, Figure: f}
+	p := movementsPage{Period: v.query("period"), Currency: filter.Currency, Figure: f, Report: report}
 	skip := max(number(v.query("skip")), 0)
 	for pages := 0; pages == 0 || filter.Cursor != "" && pages < movementPages; pages++ {
 		list, err := v.api.ListMoneyMovements(v.r.Context(), filter)
@@ -78,11 +84,13 @@ func (v *visit) showMovements() error {
 			return err
 		}
 		for _, m := range list.Movements {
-			p.add(m, skip)
+			p.add(m)
 		}
 		filter.Cursor = list.NextCursor
 	}
-	p.More = filter.Cursor != ""
+	p.More, p.Found = filter.Cursor != "", len(p.Movements)
+	slices.SortStableFunc(p.Movements, func(a, b client.MoneyMovement) int { return b.At.Compare(a.At) })
+	p.Movements = p.Movements[min(skip, p.Found):min(skip+movementsShown, p.Found)]
 	if skip > 0 {
 		p.Before = v.with("skip", strconv.Itoa(max(skip-movementsShown, 0)))
 	}
@@ -95,44 +103,50 @@ func (v *visit) showMovements() error {
 	return v.show("movements", page{Title: f.Label + " " + p.When(), Data: p})
 }
 
-// movementFilter is what the URL selects.
-func (v *visit) movementFilter() (f figure, filter client.ListMoneyMovementsParams, err error) {
+// movementFilter is what the URL selects, until the report that it may name.
+func (v *visit) movementFilter() (f figure, filter client.ListMoneyMovementsParams, report *client.VerificationReport, err error) {
 	name := cmp.Or(v.query("figure"), "kept")
 	i := slices.IndexFunc(movedFigures, func(f figure) bool { return f.Name == name })
 	if i < 0 {
-		return f, filter, errNoPage
+		return f, filter, nil, errNoPage
 	}
 	f = movedFigures[i]
 	filter = client.ListMoneyMovementsParams{Kind: f.kinds, Currency: v.query("currency")}
 	if filter.From, filter.To, err = client.Period(v.query("period")); err != nil {
-		return f, filter, unusable(err.Error())
+		return f, filter, nil, unusable(err.Error())
 	}
-	return f, filter, nil
+	if n := number(v.query("report")); n != 0 {
+		if report, err = v.api.GetVerificationReport(v.r.Context(), int64(n)); err == nil && report.FinishedAt.Before(filter.To) {
+			filter.To = report.FinishedAt
+		}
+	}
+	return f, filter, report, err
 }
 
-// add adds up a movement, and shows it if it is on the page.
-func (p *movementsPage) add(m client.MoneyMovement, skip int) {
+func (p *movementsPage) add(m client.MoneyMovement) {
 	if p.Figure.back {
 		m.Amount = strings.TrimPrefix(m.Amount, "-")
 	}
 	p.Sum, _ = p.Sum.Add(parsed(m.Amount))
-	if p.Found++; p.Found > skip && len(p.Movements) < movementsShown {
-		p.Movements = append(p.Movements, m)
-	}
+	p.Movements = append(p.Movements, m)
 }
 
-// readFigure reads what the newest report says of the period.
+// readFigure reads what the report says of the period, or else the newest one.
 func (v *visit) readFigure(p *movementsPage) error {
-	if !v.may("getVerification") {
+	report := p.Report
+	if report == nil && v.may("getVerification") {
+		state, err := v.api.GetVerification(v.r.Context())
+		if err != nil {
+			return err
+		}
+		report = &state.Report
+	}
+	if report == nil {
 		return nil
 	}
-	state, err := v.api.GetVerification(v.r.Context())
-	if err != nil {
-		return err
-	}
-	for _, m := range slices.Concat(state.Report.Months, state.Report.Movements) {
+	for _, m := range slices.Concat(report.Months, report.Movements) {
 		if m.Period == p.Period && m.Currency == p.Currency {
-			p.Row, p.VerifiedAt = &m, state.Report.FinishedAt
+			p.Row, p.VerifiedAt = &m, report.FinishedAt
 		}
 	}
 	return nil
@@ -155,9 +169,13 @@ func (p movementsPage) When() string {
 
 // movementsCSV sends the movements as they are, with signs.
 func (v *visit) movementsCSV() error {
-	f, filter, err := v.movementFilter()
+	_, filter, _, err := v.movementFilter()
 	if err != nil {
 		return err
 	}
-	return v.sendCSV("movements-"+v.query("period")+"-"+filter.Currency+"-"+f.Name, v.api.MoneyMovementsCSV(v.r.Context(), filter))
+	name := "movements"
+	for _, part := range []string{v.query("period"), filter.Currency, v.query("figure")} {
+		name = strings.TrimSuffix(name+"-"+part, "-")
+	}
+	return v.sendCSV(name, v.api.MoneyMovementsCSV(v.r.Context(), filter))
 }

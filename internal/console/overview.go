@@ -235,7 +235,10 @@ func (w wrong) Runbook() string {
 func (w wrong) Found() []string {
 	found := strings.Split(w.Detail, ", ")
 	if w.Kind == client.IncidentKindBooksDiffer {
-		return placesAt(found)
+		places := placesOf(found, nil)
+		for found = nil; len(places) > 0; places = places[1:] {
+			found = append(found, places[0].URL)
+		}
 	}
 	return found
 }

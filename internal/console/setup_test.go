@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -84,9 +85,11 @@ func setupWith(t *testing.T, text string) *service {
 	t.Cleanup(func() { s.tail.Stop(ctx) })
 	proof := books.NewVerification(pool, books.VerificationConfig{
 		At: func(_ context.Context, at []string) (*books.Provider, error) {
-			return &books.Provider{URLs: []string{s.provider}, Compared: at, Key: func(books.Sent) (string, bool) { return "", false }}, nil
+			return &books.Provider{URLs: slices.Repeat([]string{s.provider}, len(at)), Compared: at, Key: func(books.Sent) (string, string) { return "", "" }}, nil
 		},
-		Named: func(context.Context) ([]string, error) { return []string{"charge=" + s.provider}, nil },
+		Named: func(context.Context) ([]string, error) {
+			return []string{"charge=" + s.provider, "reserve=" + s.provider}, nil
+		},
 	})
 	t.Cleanup(proof.Stop)
 	server := httptest.NewServer(httpapi.New(orders, httpapi.Config{

@@ -67,7 +67,7 @@ var functions = template.FuncMap{
 	"holdWords":   func(hold string) string { return holdWords[hold] },
 	"figureURL":   figureURL,
 	"movedCells":  movedCells,
-	"placesAt":    placesAt,
+	"placesOf":    placesOf,
 	"refundedOf":  refundedOf,
 	"holdersURL":  holdersURL,
 	"mark":        mark,

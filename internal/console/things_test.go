@@ -242,9 +242,10 @@ func TestComparing(t *testing.T) {
 	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, answer) }))
 	t.Cleanup(provider.Close)
 	s.provider = provider.URL
-	compare := func() shown {
+	charge := "charge=" + provider.URL
+	compare := func(at string) shown {
 		t.Helper()
-		s.post(t, "/console/books", url.Values{"person": {"local"}, "compare": {"charge=" + provider.URL}}).want(t, 303)
+		s.post(t, "/console/books", url.Values{"person": {"local"}, "compare": {at}}).want(t, 303)
 		eventually(t, "the verification ends", func() bool {
 			state, err := s.api.GetVerification(t.Context())
 			return err != nil || state.State != client.VerificationStateRunning
@@ -252,18 +253,24 @@ func TestComparing(t *testing.T) {
 		return s.get(t, "/console/books")
 	}
 	s.post(t, "/console/books", url.Values{"person": {"local"}, "compare": {"charge=http://elsewhere.example"}}).want(t, 422, "must be addresses of known providers")
-	compare().want(t, 200, "right in themselves, and differ", "They differ", "lost-1", "12 USD", "What to do:", "charge at "+provider.URL)
+	both := charge + ",reserve=" + provider.URL
+	compare(both).want(t, 200, "right in themselves, and differ", "They differ", "lost-1", "12 USD", "What to do:", "!provider_known",
+		`value="`+both+`" checked> <bdi>`+provider.URL)
 	s.process(t, client.ProcessBody{OrderID: "lost-1", Amount: "12", Item: "lamp"})
 	const differs = "<strong>The provider's books differ.</strong> At the provider, but never sent from these books: "
 	s.get(t, "/console/order?id=lost-1").want(t, 200, differs, "; the order has changed since.")
 	s.get(t, "/console/books").want(t, 200, "<strong>The order has changed since.")
 	s.get(t, "/console/order/refund?id=lost-1").want(t, 200, differs)
-	s.get(t, "/console").want(t, 200, "The provider&#39;s books differ", "charge at "+provider.URL, "Compared with a provider's", "they differ")
+	s.get(t, "/console").want(t, 200, "The provider&#39;s books differ", provider.URL, "Compared with a provider's", "they differ")
 	answer = ""
-	compare().want(t, 200, "The books are right", "They agree")
+	compare(charge).want(t, 200, "The books are right", "They agree", "!They differ", "!lost-1")
 	s.get(t, "/console").want(t, 200, "!books differ", "they agree")
+	s.get(t, "/console/order?id=lost-1").want(t, 200, "!books differ")
 	answer = "{}"
-	compare().want(t, 200, "The books are right", "Not all providers were compared: ", "there is no key", "They agree", "they agree, but not all were compared")
+	compare(both).want(t, 200, "The books are right", "The newest verification could not compare: ", "there is no key", "They agree", "could not compare just now; last agreed",
+		"could not compare, else nothing wrong")
+	s.get(t, "/console").want(t, 200, "It could not compare with all providers just now.", "they agree")
+	s.get(t, "/console/books?number=1").want(t, 200, "They differed", "!status:completed", "!What to do:")
 }
 
 func TestBooks(t *testing.T) {

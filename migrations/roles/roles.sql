@@ -101,7 +101,7 @@ GRANT INSERT, UPDATE (name, at, orders_per_second, steps, outages), DELETE ON pa
 GRANT INSERT, UPDATE (created_at), DELETE ON pawl.idempotency_keys TO pawl_serve;
 GRANT INSERT, UPDATE, DELETE ON pawl.bulk_refusals TO pawl_serve;
 -- The service keeps the newest verifications.
-GRANT INSERT (started_by), UPDATE (seen_at, finished_at, done, total, wrong, compared, report, failure), DELETE ON pawl.verifications TO pawl_serve;
+GRANT INSERT (started_by), UPDATE (seen_at, finished_at, done, total, wrong, compared, differ, report, failure), DELETE ON pawl.verifications TO pawl_serve;
 -- Deliveries are removed with the events.
 GRANT INSERT, DELETE ON pawl.webhook_endpoints, pawl.webhook_deliveries TO pawl_serve;
 GRANT UPDATE (version, failures, seq, event_no, delivery_no, fence, due_at, paused_until, failing_since, disabled_at, previous_secret_until, owner,

@@ -142,9 +142,9 @@ var comparisonRows = output.Columns[client.Comparison]{
 }
 
 var movedRows = output.Columns[client.VerificationMoved]{
-	Titles: []any{"period", "currency", "captured", "undone", "refunded", "lost", "left"},
+	Titles: []any{"period", "currency", "captured", "undone", "refunded", "lost", "kept"},
 	Of: func(m *client.VerificationMoved) []any {
-		return []any{m.Period, m.Currency, m.Captured, m.Undone, m.Refunded, m.Lost, m.Left}
+		return []any{m.Period, m.Currency, m.Captured, m.Undone, m.Refunded, m.Lost, m.Kept}
 	},
 }
 
