@@ -19,7 +19,7 @@ import (
 
 // figures are the columns of the books, as the CSV of orders has them, and as a page does.
 var figures = map[string]string{
-	"charged": "Charged:", "refunded": "Refunded or undone:", "voided": "Voided:", "authorized": "Still authorized:", "kept": "Kept:",
+	"charged": "Charged or authorized:", "refunded": "Refunded or undone:", "voided": "Voided:", "authorized": "Still authorized:", "kept": "Kept:",
 	"disputed": "In dispute:", "lost": "Lost in disputes:",
 }
 
@@ -150,6 +150,9 @@ func checkEachMovement(t *testing.T, s *service, report client.VerificationRepor
 		}
 	}
 	assert.Equal(t, len(kinds), 5, "kinds of movements")
+	month, older := report.Months[0].Period, fmt.Sprint("&report=", report.Number)
+	s.get(t, "/console/movements.csv?period="+month).want(t, 200, ",USD,", ",EUR,")
+	s.get(t, "/console/movements?currency=USD&period="+month+older).want(t, 200, "The books say the same, as of ", strings.TrimPrefix(older, "&"))
 	page, links := s.get(t, "/console/books").want(t, 200), 0
 	for _, cell := range regexp.MustCompile(`<a href="(/console/movements\?[^"]*)">([^<]*)</a>`).FindAllStringSubmatch(page.body, -1) {
 		s.get(t, html.UnescapeString(cell[1])).want(t, 200, ", "+cell[2]+" ", "The books say the same.")

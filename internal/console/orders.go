@@ -374,6 +374,9 @@ func (p *ordersPage) Range() string {
 	return fmt.Sprintf("Orders %s to %s of %s", count(p.First), count(p.First+n-1), count(p.Total))
 }
 
+// OfBooks reports whether the list is one that a figure of the books leads to.
+func (p ordersPage) OfBooks() bool { return strings.Contains(p.Search, "currency:") }
+
 // refundedOf says what of a charge is not simply kept; empty: nothing, or it was not asked.
 func refundedOf(o client.Order) string {
 	var parts []string
