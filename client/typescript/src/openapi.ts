@@ -1123,6 +1123,8 @@ export interface components {
              *     ]
              */
             differ?: string[];
+            /** @description Why the newest verification could not compare with all providers; for people. Absent: it could, or was not asked to. */
+            failure?: string;
             /** Format: date-time */
             finishedAt: string;
             /**
@@ -3640,7 +3642,7 @@ export interface components {
              * @description captured - undone - refunded - lost
              * @example 90.00
              */
-            left: string;
+            kept: string;
             /**
              * @description Lost in disputes, which counts from when they were lost.
              * @example 0.00
@@ -3672,6 +3674,11 @@ export interface components {
             fault: string;
             /** @example order-123 */
             id: string;
+            /**
+             * @description The provider that differs, if it is known.
+             * @example charge=https://payments.example.com
+             */
+            provider?: string;
         };
         VerificationPage: {
             verifications: components["schemas"]["StoredVerification"][];
@@ -3687,7 +3694,7 @@ export interface components {
             money: components["schemas"]["VerificationMoney"][];
             /** @description The same by month. */
             months: components["schemas"]["VerificationMoved"][];
-            /** @description What moved on each day (UTC), whenever the orders were placed, newest first; up to 400. In each currency, the sum of what is left is what is kept. */
+            /** @description What moved on each day (UTC), whenever the orders were placed, newest first; up to 400. In each currency, the sum of kept is what all orders keep. */
             movements: components["schemas"]["VerificationMoved"][];
             /**
              * Format: int64
@@ -3721,6 +3728,11 @@ export interface components {
              * @description Number of keys that are not in the books that were read, such as those of a route at another provider.
              */
             notCompared?: number;
+            /**
+             * @description With which provider it was compared. Absent: it was not.
+             * @example charge=https://payments.example.com
+             */
+            provider?: string;
             /** @enum {string} */
             step: "charge" | "reserve" | "confirm" | "refund" | "capture" | "void";
             /**
