@@ -375,7 +375,7 @@ func TestSimulate(t *testing.T) {
 	}
 	text, err := run("a a b", "--fault", "decline1:no,order=b")
 	for _, want := range []string{
-		`, books in ` + file, `charge +1 +1 +0 +1 +0 +0\n`, `reserve +0 +0`, `refund +0 +0`, `"USD": charged 1.50, refunded 0.00, kept 1.50\n`, `3 requests; 1 repeated what was done, .*; 0 rejected`,
+		`, books in ` + file, `charge +1 +1 +0 +1 +0 +0\n`, `reserve +0 +0`, `refund +0 +0`, `"USD": charged 1.50, undone or refunded 0.00, kept 1.50\n`, `3 requests; 1 repeated what was done, .*; 0 rejected`,
 	} {
 		assert.True(t, regexp.MustCompile(want).MatchString(text), "does not say", want, text)
 	}

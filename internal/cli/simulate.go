@@ -135,7 +135,7 @@ func printSummary(out io.Writer, sum simulator.Summary) error {
 	}
 	_ = table.Flush()
 	for _, m := range sum.Money {
-		fmt.Fprintf(out, "%q: charged %s, refunded %s, kept %s\n", m.Currency, m.Charged, m.Refunded, m.Kept)
+		fmt.Fprintf(out, "%q: charged %s, undone or refunded %s, kept %s\n", m.Currency, m.Charged, m.Refunded, m.Kept)
 	}
 	fmt.Fprintf(out, "%d requests; %d repeated what was done, and did nothing; %d lost answers found by asking; %d rejected because their key was undone\n",
 		sum.Requests, sum.DuplicatesSuppressed, sum.AnswersFound, sum.RefusedAfterUndo)

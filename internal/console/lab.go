@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -151,10 +152,14 @@ func (v *visit) showLabWith(refused error, typed string) error {
 	if refused != nil { // no reloads, which would remove the error and the typed rules
 		return v.showAs(http.StatusConflict, "lab", page{Title: "Lab", Data: p})
 	}
+	title := "Lab"
+	if state.Verdict != "" {
+		title = fmt.Sprint(state.Books.Twice, " charged twice")
+	}
 	if !p.Over {
 		v.live = "/console/lab/live"
 	}
-	return v.show("lab", page{Title: "Lab", Data: p})
+	return v.show("lab", page{Title: title, Data: p})
 }
 
 // doInLab does the action of a button, without confirmation: faults are the purpose of the lab.

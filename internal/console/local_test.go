@@ -186,6 +186,11 @@ func TestLab(t *testing.T) {
 	if _, page = ask(http.MethodGet, "/console/lab", ""); !strings.Contains(page, "The books are wrong") {
 		t.Error(page)
 	}
+	mu.Lock()
+	state.Verdict = "No order was lost."
+	mu.Unlock()
+	_, page = ask(http.MethodGet, "/console/lab", "")
+	assert.Contains(t, page, "<title>0 charged twice · Pawl</title>")
 	status, body := ask(http.MethodGet, "/console", "")
 	if status != http.StatusBadGateway || !strings.Contains(body, "no replica serves") || !strings.Contains(body, `href="/console/lab"`) {
 		t.Errorf("%d %s", status, body)

@@ -213,9 +213,11 @@ var possible = map[string][]string{
 
 func (s *stage) do(action console.LabAction) (says string, err error) {
 	if action.Verb == console.LabProvider {
-		s.struck++
 		if err := checkRules(action.Rules); err != nil {
 			return "", err
+		}
+		if len(action.Rules) > 0 { // Works is none
+			s.struck++
 		}
 		says = "the faults of the provider are now " + strings.Join(action.Rules, "; ")
 		if i := slices.IndexFunc(labFaults, func(f console.LabFault) bool { return f.Is(action.Rules) }); i >= 0 {

@@ -183,10 +183,12 @@ func TestDemoByHand(t *testing.T) {
 		t.Error("a fault came by itself, or one of the lab is not printed")
 	}
 	p.press(url.Values{"do": {"kill"}, "replica": {"2"}}) // and is left so
+	p.press(url.Values{"do": {"provider"}})               // Works is no fault
 	demo.signal(syscall.SIGINT)
 	eventually(t, 3*patience, "it ends", func() bool { return !demo.running() })
 	code := demo.exitCode()
-	assert.True(t, code == 0 && strings.Contains(demo.stdout(), "The books balance, on both sides."), "ended with", code)
+	assert.True(t, code == 0 && strings.Contains(demo.stdout(), " orders through 4 faults: ") &&
+		strings.Contains(demo.stdout(), "The books balance, on both sides."), "ended with", code)
 	eventually(t, endLimit, "no process is left", func() bool { return !mentioned(t, folder) })
 	if left, err := os.ReadDir(folder); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)

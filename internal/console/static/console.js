@@ -51,7 +51,8 @@ async function refresh() {
     if (editing()) { // since the request
       stale = true;
     } else if (answer.ok && !asleep()) {
-      const fresh = new DOMParser().parseFromString(text, "text/html").getElementById("main");
+      const page = new DOMParser().parseFromString(text, "text/html"), fresh = page.getElementById("main");
+      document.title = page.title;
       keep(fresh);
       main.dataset.live = fresh.dataset.live ?? ""; // a new stream begins with this version; without one, nothing more happens
       const at = rows().indexOf(row()), focused = main.contains(document.activeElement);

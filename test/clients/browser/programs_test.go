@@ -107,6 +107,8 @@ func TestLab(t *testing.T) {
 	}
 	b.shows("0 charged twice") // in its window, though the demonstration has ended
 	b.shows("accounted for")
+	b.wait("its title has the result, and no menu leads to a dead server",
+		`document.title.startsWith("0 charged twice") && !document.querySelector("header").checkVisibility()`)
 	b.hasNoBarriers()
 }
 
