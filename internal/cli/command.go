@@ -70,6 +70,15 @@ func Command(pages fs.FS) *cobra.Command {
 		printCommand("openapi", "Print the API description (OpenAPI 3.1, YAML)", httpapi.Document))
 	root.AddCommand(remote.Commands()...)
 	checkUsage(root)
+	root.InitDefaultHelpCmd()
+	help, _, _ := root.Find([]string{"help"})
+	help.Args = func(_ *cobra.Command, args []string) error {
+		about, rest, err := root.Find(args)
+		if err == nil && len(rest) > 0 {
+			err = about.Args(about, rest)
+		}
+		return err
+	}
 	return root
 }
 
@@ -122,6 +131,9 @@ func flagHint(cmd *cobra.Command, err error) string {
 	unknown, ok := errors.AsType[*pflag.NotExistError](err)
 	if !ok {
 		return ""
+	}
+	if everyFlag[unknown.GetSpecifiedName()] && cmd.Flags().Lookup("url") != nil {
+		return "; this command asks a running service: --url"
 	}
 	var known []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })

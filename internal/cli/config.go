@@ -179,14 +179,14 @@ func (c *config) load(cmd *cobra.Command) error {
 	return c.validate(cmd.Flags())
 }
 
-// shown returns the settings in effect, without passwords.
+// shown returns the settings that were given, without passwords.
 func shown(flags *pflag.FlagSet) (settings []any) {
 	flags.VisitAll(func(f *pflag.Flag) {
 		value := f.Value.String()
 		if f.Name == "database-url" && value != "" { // no other setting has a password
 			value = masked(value)
 		}
-		if everyFlag[f.Name] {
+		if everyFlag[f.Name] && f.Changed {
 			settings = append(settings, slog.String(f.Name, value))
 		}
 	})

@@ -75,6 +75,9 @@ func listenAll(ctx context.Context, hosts []string, port string) (listeners []ne
 		if i > 0 && (errors.Is(err, syscall.EADDRNOTAVAIL) || errors.Is(err, syscall.EAFNOSUPPORT)) {
 			continue
 		}
+		if errors.Is(err, syscall.EADDRINUSE) {
+			err = fmt.Errorf("another program uses %s; choose another port", net.JoinHostPort(host, port))
+		}
 		if err != nil {
 			closeAll(listeners)
 			return nil, fmt.Errorf("listen: %w", err)

@@ -57,7 +57,6 @@ func serveCommand() *cobra.Command {
 // orders, orders in flight, connections, database.
 func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	log := newLogger(cfg)
-	log.Info("starting", slog.String("version", version.Build()), slog.Group("settings", cfg.settings...))
 	source, err := loadPolicy(cfg.Policy)
 	if err != nil {
 		return configError{err}
@@ -66,6 +65,7 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	log.Info("starting", slog.String("version", version.Build()), slog.Group("settings", cfg.settings...))
 	database, err := ownDatabase(ctx, cfg, log)
 	if err != nil {
 		return err
@@ -346,10 +346,10 @@ func (a announcement) say(out io.Writer, log *slog.Logger, json bool) {
 		log.Info("pawl serves", fields...)
 		return
 	}
-	fmt.Fprintf(out, "pawl serves %s, described at %s/docs, data in %s\n", a.url, a.url, a.data)
 	if a.reach != "" {
 		fmt.Fprintln(out, a.reach)
 	}
+	fmt.Fprintf(out, "data in %s\npawl serves %s\n", a.data, a.url)
 }
 
 // shownURL is the URL of a listener on this machine.

@@ -97,7 +97,7 @@ func TestServeLooksAtThePortBeforeItMakesADatabase(t *testing.T) {
 	_, port, _ := net.SplitHostPort(taken.Addr().String())
 	dir := dataFolder(t)
 	_, err = execute(t, "serve", "--listen", "127.0.0.1", "--port", port, "--data-dir", dir)
-	if _, statErr := os.Stat(dir); exitCode(err) != exitFailure || !strings.Contains(err.Error(), "in use") || !os.IsNotExist(statErr) {
+	if _, statErr := os.Stat(dir); exitCode(err) != exitFailure || !strings.Contains(err.Error(), "another program uses 127.0.0.1:"+port+"; choose another port") || !os.IsNotExist(statErr) {
 		t.Errorf("error %v; %s: %v", err, dir, statErr)
 	}
 }
@@ -108,8 +108,7 @@ func TestAnnouncement(t *testing.T) {
 	var out, logged bytes.Buffer
 	log := slog.New(slog.NewJSONHandler(&logged, nil))
 	a.say(&out, log, false)
-	if want := "pawl serves http://localhost:3000, described at http://localhost:3000/docs, data in /var/lib/pawl\n" +
-		byPort + "\n"; out.String() != want || logged.Len() > 0 {
+	if want := byPort + "\ndata in /var/lib/pawl\npawl serves http://localhost:3000\n"; out.String() != want || logged.Len() > 0 {
 		t.Errorf("printed %q, logged %q", &out, &logged)
 	}
 	out.Reset()
@@ -135,7 +134,8 @@ func TestSuggestions(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]string{
 		"serv": "did you mean serve?", "varify": "did you mean verify?", "migrate stats": "did you mean status?", "policy shw 1": "did you mean show?",
-		"frobnicate": "", "serve twice": "", "orders list --statsu failed": "did you mean --status?", "orders list --frob x": "",
+		"frobnicate": "", "serve twice": "", "orders list --statsu failed": "did you mean --status?", "orders list --frob x": "", "help nix": `unknown command "nix" for "pawl"`,
+		"overview --data-dir x": "this command asks a running service: --url",
 	} {
 		_, err := execute(t, strings.Fields(line)...)
 		if exitCode(err) != exitUsage || want != "" && !strings.HasSuffix(err.Error(), want) || want == "" && strings.Contains(err.Error(), "mean") {
