@@ -20,6 +20,11 @@ import (
 //go:embed runbook.md
 var Runbook []byte
 
+// Policy is docs/policy.md: how to say how orders are processed.
+//
+//go:embed policy.md
+var Policy []byte
+
 // Simulator is docs/simulator.md: the faults of the simulated provider.
 //
 //go:embed simulator.md

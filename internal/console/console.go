@@ -18,6 +18,7 @@ import (
 	"github.com/klauspost/compress/gzhttp"
 
 	"pawl/client"
+	"pawl/docs"
 )
 
 // Config configures a console.
@@ -46,7 +47,7 @@ func New(cfg Config) http.Handler {
 	if c.Lab != nil {
 		c.mux.HandleFunc("GET /console/lab", c.inLab((*visit).showLab))
 		c.mux.HandleFunc("POST /console/lab", c.inLab((*visit).doInLab))
-		c.mux.HandleFunc("GET /console/lab/faults", c.inLab((*visit).showFaults))
+		c.mux.HandleFunc("GET /console/lab/faults", c.inLab(manualOf("Simulated provider", docs.Simulator)))
 		all.HandleFunc("GET /console/lab/live", c.inLab((*visit).labPokes))
 	}
 	return secured(http.NewCrossOriginProtection().Handler(all))
@@ -74,6 +75,7 @@ func (c *console) screens() {
 	c.get("/console/policy/new", (*visit).writePolicy)
 	c.post("/console/policy/new", (*visit).checkPolicy)
 	c.form("/console/policy/{task}", (*visit).activatePolicy)
+	c.get("/console/policies/manual", manualOf("Policies", docs.Policy))
 	c.getLive("/console/stock", (*visit).showStock)
 	c.getLive("/console/item", (*visit).showItem)
 	c.form("/console/item/{task}", (*visit).doItem)

@@ -9,8 +9,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"pawl/docs"
 )
 
 // Lab causes faults in pawl demo. Its screen works even if no replica does.
@@ -178,11 +176,6 @@ func (v *visit) doInLab() error {
 		return v.showLabWith(err, typed)
 	}
 	return v.redirect("/console/lab")
-}
-
-// showFaults shows how rules of faults are written.
-func (v *visit) showFaults() error {
-	return v.show("runbook", page{Title: "Simulated provider", Data: readManual(docs.Simulator, "/console/lab/faults").whole})
 }
 
 // Is reports whether these are the rules of the fault.

@@ -11,6 +11,13 @@ func (v *visit) showRunbook() error {
 	return v.show("runbook", page{Title: "Runbook", Data: runbook.whole})
 }
 
+// manualOf serves another document.
+func manualOf(title string, document []byte) func(*visit) error {
+	return func(v *visit) error {
+		return v.show("runbook", page{Title: title, Data: readManual(document, v.r.URL.Path).whole})
+	}
+}
+
 var runbook = readManual(docs.Runbook, "/console/runbook")
 
 type manual struct {

@@ -226,11 +226,15 @@ func TestPolicyScreens(t *testing.T) {
 	}
 }
 
-// TestNoPolicyYet: the screen says what a policy is for, and how to get one.
+// TestNoPolicyYet: the screen says what a policy is for, and how to get one. The example has no mistakes.
 func TestNoPolicyYet(t *testing.T) {
 	t.Parallel()
 	s := setupWith(t, "")
 	s.get(t, "/console/policies").want(t, 200, "There is no policy", "pawl serve --policy", `href="/console/policy/new"`)
+	s.get(t, "/console/policies/manual").want(t, 200, "reservationTtl")
+	_, example, _ := strings.Cut(s.get(t, "/console/policy/new").want(t, 200).body, `spellcheck="false">`)
+	example, _, _ = strings.Cut(example, "</textarea>")
+	s.post(t, "/console/policy/new", url.Values{"source": {example}}).want(t, 200, "No mistakes", "Charge: http, reserve: ledger")
 	s.post(t, "/console/policy/new", url.Values{"source": {"completeWithin: 48h"}}).want(t, 200, "&#43;completeWithin: 48h", "!the active one")
 }
 
