@@ -274,8 +274,8 @@ func (s *server) publish() {
 	s.handle("GET /openapi.yaml", fixed("application/openapi+yaml", s.document)) // generators of clients
 	s.handle("GET /openapi.json", fixed("application/openapi+json", asJSON))
 	s.docs = sync.OnceValue(s.docsPages)
-	s.handle("GET /docs", s.answered(s.docsPage)) // people
-	s.handle("GET /docs/{page}", s.answered(s.docsPage))
+	s.handle("GET /docs", s.page(s.docsPage)) // people
+	s.handle("GET /docs/{page}", s.page(s.docsPage))
 }
 
 // shareProblems moves the problems of the operations, with their examples, to the components: most operations have the

@@ -158,11 +158,13 @@ func TestPages(t *testing.T) {
 		}
 		assert.Contains(t, a.header.Get("Content-Security-Policy"), "default-src 'none'", target, "policy")
 	}
-	for _, text := range []string{"/api/orders/process", "/problems/order_conflict", `href="/docs/types#type-Order"`, "<td>The ETag that you have.",
+	for _, text := range []string{"/api/orders/process", "/problems/order_conflict", `href="/docs/types#type-Order"`, "<td>The ETag that you have.", `<code>paymentMethod</code>`,
 		`<h1>Orders and their history</h1>`} {
 		assert.Contains(t, docs["/docs/orders"], text, "/docs/orders does not mention")
 	}
 	assert.Contains(t, docs["/docs/types"], "a time (RFC 3339)")
+	missing := b.browse(t, "GET /docs/nope", "Accept", "text/html")
+	assert.True(t, missing.status == 404 && strings.Contains(missing.body, "<title>"), missing.status, missing.body)
 	for page, body := range docs {
 		for _, match := range regexp.MustCompile(`href="((?:/docs|/problems)[^"#]*)(?:#([^"]*))?"`).FindAllStringSubmatch(body, -1) {
 			there, known := docs[match[1]]

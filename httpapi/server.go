@@ -203,6 +203,6 @@ func (s *server) routes() {
 	s.policyRoutes()
 	s.sessionRoutes()
 	s.handle("GET /{$}", s.home)                                // for people who type only the address
-	s.handle("GET /problems/{code}", s.answered(s.problemPage)) // for people who follow the type of a problem
+	s.handle("GET /problems/{code}", s.page(s.problemPage)) // for people who follow the type of a problem
 	s.handleAnyQuery("/", s.page(s.unknown))                    // everything else
 }
