@@ -349,9 +349,9 @@ WITH answered AS (
 ), touched AS (
   UPDATE pawl.orders AS o SET seq = o.seq + 1 FROM finished AS f WHERE o.order_no = $5 AND f.changed
   RETURNING o.order_no, o.fence, o.seq, o.status, f.number, f.kind, f.state AS operation_state, f.code
-), authorized AS ( -- the provider was asked: the authorization has not ended yet
-  UPDATE pawl.charges AS c SET capture_due_at = now() + interval '1 day'
-  FROM finished AS f WHERE f.kind = 'void' AND f.request_id IS NULL AND f.state = 'failed'
+), authorized AS ( -- a void asks the provider: now if a capture was told of the end, and in a day if it has not ended
+  UPDATE pawl.charges AS c SET capture_by = least(c.capture_by, now()), capture_due_at = now() + make_interval(days => (f.kind = 'void')::integer)
+  FROM finished AS f WHERE f.state = 'failed' AND (f.kind = 'void' AND f.request_id IS NULL OR f.kind = 'capture' AND f.code = 'authorization_expired')
     AND c.order_no = f.order_no AND c.generation = f.generation
 )
 INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, reason)
@@ -461,9 +461,10 @@ WITH open AS MATERIALIZED (
   FROM touched AS k JOIN open AS p ON p.order_no = k.order_no
   WHERE f.order_no = p.order_no AND f.generation = p.generation AND f.number = p.number
 ), authorized AS ( -- as in ChargeOperationFinish
-  UPDATE pawl.charges AS c SET capture_due_at = now() + interval '1 day'
+  UPDATE pawl.charges AS c SET capture_by = least(c.capture_by, now()), capture_due_at = now() + make_interval(days => (p.kind = 'void')::integer)
   FROM touched AS k JOIN open AS p ON p.order_no = k.order_no
-  WHERE p.kind = 'void' AND p.request_id IS NULL AND $4::text = 'refused' AND c.order_no = p.order_no AND c.generation = p.generation
+  WHERE $4::text = 'refused' AND (p.kind = 'void' AND p.request_id IS NULL OR p.kind = 'capture' AND $5::text = 'authorization_expired')
+    AND c.order_no = p.order_no AND c.generation = p.generation
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, on_behalf_of, reason, request_id, fingerprint)
   SELECT k.order_no, k.seq, k.status, k.status, k.fence, $8::text,

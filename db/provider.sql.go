@@ -18,7 +18,7 @@ SELECT f.order_no, (f.kind || ' ' || f.number)::text AS step, f.generation, coal
   k.policy, coalesce(o.route, '')::text AS route, o.order_id, o.status, f.amount, f.currency::text AS currency,
   (f.state = 'in_doubt')::boolean AS in_doubt, ''::text AS hold,
   coalesce(f.finished_at <= $1::timestamptz AND f.state IN ('done', 'failed'), false)::boolean AS settled,
-  CASE f.state WHEN 'done' THEN 'stands' ELSE 'absent' END::text AS effect, coalesce(f.reference, '')::text AS reference
+  CASE WHEN f.state = 'done' AND f.code IS DISTINCT FROM 'authorization_expired' THEN 'stands' ELSE 'absent' END::text AS effect, coalesce(f.reference, '')::text AS reference
 FROM (
   SELECT a.order_no, a.generation, a.charge_operation, coalesce(max(a.policy), 0)::integer AS policy FROM pawl.step_calls AS a
   WHERE a.order_no BETWEEN $2 AND $3 AND a.operation IN ('refund', 'capture', 'void') GROUP BY a.order_no, a.generation, a.charge_operation
@@ -53,7 +53,8 @@ type ProviderChargeOperationsRow struct {
 	Reference   string
 }
 
-// The same for the keys of charge operations. One is settled when a call for it was answered as done or failed.
+// The same for the keys of charge operations. One is settled when a call for it was answered as done or failed. The
+// provider did not do a void after the authorization had ended.
 func (q *Queries) ProviderChargeOperations(ctx context.Context, arg ProviderChargeOperationsParams) ([]ProviderChargeOperationsRow, error) {
 	rows, err := q.db.Query(ctx, providerChargeOperations, arg.Before, arg.First, arg.Last)
 	if err != nil {

@@ -264,17 +264,32 @@ func TestAuthorizationEnds(t *testing.T) {
 			s.operated(t, orders.Capture, "b", "10")
 			assert.True(t, value[bool](t, s.Pool, `SELECT capture_due_at > now() + interval '23 hours' FROM charges`),
 				"it is not asked again")
-			if s.stripe {
-				intent := value[string](t, s.Pool, `SELECT reference FROM charges`)
-				assert.NoError(t, s.sim.Happen(intent, "expire", ""))
-			} else {
-				assert.NoError(t, s.sim.Expire("o"))
+			end := func() {
+				t.Helper()
+				if s.stripe {
+					intent := value[string](t, s.Pool, `SELECT reference FROM charges ORDER BY order_no DESC LIMIT 1`)
+					assert.NoError(t, s.sim.Happen(intent, "expire", ""))
+				} else {
+					assert.NoError(t, s.sim.Expire(s.refunded))
+				}
 			}
-			s.operated(t, orders.Capture, "late", "1") // refused by the provider
-			s.exec(t, `UPDATE charges SET capture_due_at = now()`)
+			end()
+			s.operated(t, orders.Capture, "late", "1") // refused by the provider, which is asked at once what is left
 			s.hurry(t, "capture 1 done, void 2 failed, capture 3 done, capture 4 failed, void 5 done")
 			s.sums(t, "50.00 captured, 49.99 voided, 0.00 refunded, 0.00 and 50.00 left")
 			assert.Equal(t, verbs(), "capture_due void void_failed void void_done")
+			s.another(t, "final")
+			s.sold(t, capturesLater(t, s, name))
+			end()
+			s.operated(t, orders.Capture, "final", "60")
+			s.hurry(t, "capture 1 failed, void 2 done")
+			s.another(t, "void")
+			s.sold(t, capturesLater(t, s, name))
+			end()
+			s.operated(t, orders.Void, "rest", "") // refused, but nothing is left, as was asked for
+			s.hurry(t, "void 1 done")
+			s.sums(t, "0.00 captured, 99.99 voided, 0.00 refunded, 0.00 and 0.00 left")
+			assert.True(t, strings.Contains(string(s.get(t, "void").ChargeOperationList), `"authorization_expired"`), "the provider's words are kept")
 			s.compare(t)
 			s.settled(t)
 		})

@@ -263,6 +263,9 @@ func (e *remote) claimChargeOperations(most int32) (calls []func()) {
 func (e *remote) makeOperation(c *operationCall) {
 	c.result = e.callProvider(c)
 	outcome, answer := namedResult(c.result)
+	if outcome == "refused" && c.row.Kind == orders.OperationVoid && answer.Code == provider.AuthorizationExpired {
+		outcome, c.result = "done", provider.Done{} // nothing is left, as was asked for; the provider's words are kept
+	}
 	if a, ok := c.result.(attention); ok {
 		answer.Code, answer.Detail = orders.RefusedUnknown, a.reason
 		if c.row.Code != orders.RefusedUnknown {
@@ -352,13 +355,13 @@ func (c *operationCall) send(ctx context.Context, request *provider.Call) provid
 func (c *operationCall) asks() bool { return c.row.RequestID == "" }
 
 // ended is the result of the look-up of an authorization that should have ended: while the charge is as it was, it has
-// not. If it can't be captured any more, the rest is voided.
+// not.
 func (c *operationCall) ended(charge provider.Result) provider.Result {
 	switch result := charge.(type) {
 	case provider.Done:
 		return provider.Refused{Code: "still_authorized", Detail: "the authorization has not ended yet"}
 	case provider.Refused:
-		return provider.Done{}
+		return provider.Refused{Code: provider.AuthorizationExpired, Detail: result.Detail}
 	case provider.Retry:
 		return provider.InDoubt(result)
 	}

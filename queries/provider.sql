@@ -32,12 +32,13 @@ LEFT JOIN (SELECT * FROM pawl.confirmations AS g WHERE g.order_no BETWEEN @first
 ORDER BY k.order_no, k.generation, k.step;
 
 -- name: ProviderChargeOperations :many
--- The same for the keys of charge operations. One is settled when a call for it was answered as done or failed.
+-- The same for the keys of charge operations. One is settled when a call for it was answered as done or failed. The
+-- provider did not do a void after the authorization had ended.
 SELECT f.order_no, (f.kind || ' ' || f.number)::text AS step, f.generation, coalesce(f.request_id, '')::text AS operation_id,
   k.policy, coalesce(o.route, '')::text AS route, o.order_id, o.status, f.amount, f.currency::text AS currency,
   (f.state = 'in_doubt')::boolean AS in_doubt, ''::text AS hold,
   coalesce(f.finished_at <= @before::timestamptz AND f.state IN ('done', 'failed'), false)::boolean AS settled,
-  CASE f.state WHEN 'done' THEN 'stands' ELSE 'absent' END::text AS effect, coalesce(f.reference, '')::text AS reference
+  CASE WHEN f.state = 'done' AND f.code IS DISTINCT FROM 'authorization_expired' THEN 'stands' ELSE 'absent' END::text AS effect, coalesce(f.reference, '')::text AS reference
 FROM (
   SELECT a.order_no, a.generation, a.charge_operation, coalesce(max(a.policy), 0)::integer AS policy FROM pawl.step_calls AS a
   WHERE a.order_no BETWEEN @first AND @last AND a.operation IN ('refund', 'capture', 'void') GROUP BY a.order_no, a.generation, a.charge_operation

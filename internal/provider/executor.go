@@ -167,6 +167,9 @@ func (Unknown) result() {}
 // callback, so it must be asked again.
 const InProgress = "in_progress"
 
+// AuthorizationExpired is the code of a Refused capture or void of an authorization of which nothing is left.
+const AuthorizationExpired = "authorization_expired"
+
 // Unsent is the result of a call that failed before anything could be sent. It counts as a retry, because the cause
 // does not pass by itself and a person must be asked in the end.
 func Unsent(code string, err error) Result {

@@ -181,7 +181,7 @@ func (a *answer) lookup() provider.Result {
 	case "unseen":
 		return provider.Retry{Code: "unseen", Counts: true}
 	case "expired": // an authorization that was not captured, or not as a whole
-		return provider.Refused{Code: "authorization_expired", Detail: a.Text(string(r.Detail))}
+		return provider.Refused{Code: provider.AuthorizationExpired, Detail: a.Text(string(r.Detail))}
 	case "undone": // nothing can happen under this key any more
 		return provider.Refused{Code: "undone", Detail: a.Text(string(r.Detail))}
 	}

@@ -125,10 +125,13 @@ func (r *reply) voided(c *provider.Call) provider.Result {
 	case status == stripe.PaymentIntentStatusRequiresCapture:
 		return provider.Retry{Code: "not_seen", Detail: "the payment intent was not canceled", Counts: true}
 	case status == stripe.PaymentIntentStatusCanceled, status == stripe.PaymentIntentStatusSucceeded:
-		if units, ok := minorUnits(c.Amount, c.Currency); ok && r.intent.Amount-r.intent.AmountReceived >= units {
+		if units, ok := minorUnits(c.Amount, c.Currency); !ok || r.intent.Amount-r.intent.AmountReceived < units {
+			return provider.Refused{Code: "captured", Detail: "more was captured than these captures"}
+		}
+		if r.intent.CancellationReason == stripe.PaymentIntentCancellationReasonAbandoned { // by this void
 			return provider.Done{}
 		}
-		return provider.Refused{Code: "captured", Detail: "more was captured than these captures"}
+		return r.authorization()
 	}
 	return provider.Unknown{Code: provider.InProgress, Detail: provider.Text("the payment intent is " + string(r.intent.Status))}
 }
@@ -139,7 +142,7 @@ func (r *reply) authorization() provider.Result {
 	case intent.Status == stripe.PaymentIntentStatusRequiresCapture && intent.AmountCapturable > 0:
 		return provider.Done{Reference: intent.ID}
 	case intent.Status == stripe.PaymentIntentStatusCanceled, intent.Status == stripe.PaymentIntentStatusSucceeded:
-		return provider.Refused{Code: "authorization_expired", Detail: r.Text(string(intent.CancellationReason))}
+		return provider.Refused{Code: provider.AuthorizationExpired, Detail: r.Text(string(intent.CancellationReason))}
 	}
 	return unexpected(r.intent)
 }

@@ -76,7 +76,7 @@ func (s *capture) result(r *reply) provider.Result {
 	case stripe.PaymentIntentStatusProcessing:
 		return s.api.processing(intent)
 	case stripe.PaymentIntentStatusCanceled: // by Stripe after some days, or by hand
-		return provider.Refused{Code: "authorization_expired", Detail: r.Text(string(intent.CancellationReason))}
+		return provider.Refused{Code: provider.AuthorizationExpired, Detail: r.Text(string(intent.CancellationReason))}
 	case stripe.PaymentIntentStatusRequiresCapture:
 		return s.notCaptured(r)
 	default:
@@ -92,7 +92,7 @@ func (s *capture) notCaptured(r *reply) provider.Result {
 	code := r.fault.Code
 	switch {
 	case code == stripe.ErrorCodeChargeExpiredForCapture || code == stripe.ErrorCodeCaptureChargeAuthorizationExpired:
-		return provider.Refused{Code: "authorization_expired", Detail: r.Text(r.fault.Msg)}
+		return provider.Refused{Code: provider.AuthorizationExpired, Detail: r.Text(r.fault.Msg)}
 	case r.fault.HTTPStatusCode == http.StatusPaymentRequired:
 		return r.declined(r.intent, "declined")
 	}
