@@ -989,7 +989,7 @@ type Capture struct {
 	// Examples: 12.50
 	Amount string `json:"amount"`
 
-	// Code Why it is not done, for programs. step_result: a person reported the outcome.
+	// Code Why it is not done, for programs. step_result: a person reported the outcome. authorization_expired: nothing was left, so a void is done.
 	Code      string    `json:"code,omitempty,omitzero"`
 	CreatedAt time.Time `json:"createdAt"`
 
@@ -2448,7 +2448,7 @@ type Refund struct {
 	// Examples: 12.50
 	Amount string `json:"amount"`
 
-	// Code Why it is not done, for programs. step_result: a person reported the outcome.
+	// Code Why it is not done, for programs. step_result: a person reported the outcome. authorization_expired: nothing was left, so a void is done.
 	Code      string    `json:"code,omitempty,omitzero"`
 	CreatedAt time.Time `json:"createdAt"`
 

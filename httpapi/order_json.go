@@ -131,7 +131,7 @@ type OperationResult struct {
 	CreatedAt  time.Time           `json:"createdAt"`
 	FinishedAt *time.Time          `json:"finishedAt,omitempty" doc:"When it succeeded or failed."`
 	Reference  string              `json:"reference,omitempty" doc:"The provider's name for it."`
-	Code       string              `json:"code,omitempty" doc:"Why it is not done, for programs. step_result: a person reported the outcome."`
+	Code       string              `json:"code,omitempty" doc:"Why it is not done, for programs. step_result: a person reported the outcome. authorization_expired: nothing was left, so a void is done."`
 	Detail     string              `json:"detail,omitempty" doc:"Why it is not done, for people."`
 }
 
@@ -143,7 +143,7 @@ func resultOf(c *orders.ChargeOperation) OperationResult {
 }
 
 func captureOf(c *orders.ChargeOperation) capture {
-	return capture{Number: c.Number, State: c.State, Amount: c.Amount.String(), Final: c.Voided != nil, OperationResult: resultOf(c)}
+	return capture{Number: c.Number, State: c.State, Amount: c.Amount.String(), Final: c.Voided != nil && c.Voided.IsPos(), OperationResult: resultOf(c)}
 }
 
 type steps struct {

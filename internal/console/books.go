@@ -266,24 +266,26 @@ var findings = map[string]string{
 	"provider_others":     "At the provider under a key that is not Pawl's",
 }
 
-// differences says what the newest comparisons found of an order, if the person may know.
-func (v *visit) differences(orderID string) (all []template.HTML) {
+// differences says what the newest comparisons found of an order, if the person may know. kept: the provider has money of it
+// that it should not have.
+func (v *visit) differences(orderID string) (all []template.HTML, kept bool) {
 	if !v.may("getVerification") {
-		return nil
+		return nil, false
 	}
 	found, err := v.api.GetVerification(v.r.Context(), client.GetVerificationParams{OrderID: orderID})
 	if err != nil {
-		return nil // the order itself could be read
+		return nil, false // the order itself could be read
 	}
 	for _, comparison := range found.Comparisons {
 		for _, check := range comparison.Wrong {
 			for _, o := range check.Offenders {
+				kept = kept || check.Name == "provider_live" && !o.Changed && strings.Contains(o.Fault, ", charge of ") && strings.HasSuffix(o.Fault, "done at the provider")
 				all = append(all, "<strong>The provider's books differ.</strong> "+template.HTML(findings[check.Name])+": "+isolated(o.Fault)+
 					". Compared "+ago(comparison.FinishedAt)+map[bool]template.HTML{true: "; the order has changed since"}[o.Changed]+`. <a href="/console/books#provider">Compare again</a> before you move its money.`)
 			}
 		}
 	}
-	return all
+	return all, kept
 }
 
 // proofStep is the progress of a verification.

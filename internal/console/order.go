@@ -33,6 +33,7 @@ type orderPage struct {
 	Item       *client.Item // nil for an order with lines
 	Deliveries []client.Delivery
 	Differs    []template.HTML // what the provider's books have otherwise
+	Kept       bool            // the provider has money that it should not have
 	Raw        string          // JSON
 }
 
@@ -209,9 +210,20 @@ func (p *orderPage) Ends() (text template.HTML) {
 	return text + "."
 }
 
-// Paid says whether the customer paid or pays for an order that is not completed; empty: it is.
+// Paid says whether the customer paid or pays for an order that is not completed, or whose authorization has ended; empty: it
+// is completed.
 func (p *orderPage) Paid() string {
-	if p.Status == client.StatusCompleted {
+	expired := func(c client.Capture) bool {
+		return c.State == client.CaptureStateDone && (c.RequestID == "" || c.Code == "authorization_expired")
+	}
+	switch ended := slices.ContainsFunc(p.Voids, expired); {
+	case p.Kept:
+		return fmt.Sprintf("The provider still has %s %s: give it back there, then compare again.", count(p.Amount), p.Currency)
+	case ended && parsed(p.Captured).IsZero():
+		return "Nothing was captured, and nothing can be any more: the authorization ended."
+	case ended:
+		return fmt.Sprintf("%s %s was captured, and no more can be: the authorization ended.", count(p.Captured), p.Currency)
+	case p.Status == client.StatusCompleted:
 		return ""
 	}
 	return moneyOf(p.Order)
@@ -334,7 +346,7 @@ func (v *visit) readAround(p *orderPage) error {
 		}
 		p.Item = item // nil if it was never reserved
 	}
-	p.Differs = v.differences(p.OrderID)
+	p.Differs, p.Kept = v.differences(p.OrderID)
 	if !v.may("listDeliveriesOfOrder") {
 		return nil
 	}

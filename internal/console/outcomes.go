@@ -81,7 +81,7 @@ func (q *ofOrder) caution() (warnings []template.HTML) {
 	warn := func(format string, values ...any) {
 		warnings = append(warnings, template.HTML(template.HTMLEscapeString(fmt.Sprintf(format, values...))))
 	}
-	warnings = q.differences(q.order.OrderID)
+	warnings, _ = q.differences(q.order.OrderID)
 	if q.verb.Name != "refund" && q.verb.Name != "cancel" {
 		return warnings
 	}

@@ -85,7 +85,12 @@ func setupWith(t *testing.T, text string) *service {
 	t.Cleanup(func() { s.tail.Stop(ctx) })
 	proof := books.NewVerification(pool, books.VerificationConfig{
 		At: func(_ context.Context, at []string) (*books.Provider, error) {
-			return &books.Provider{URLs: slices.Repeat([]string{s.provider}, len(at)), Compared: at, Key: func(books.Sent) (string, string) { return "", "" }}, nil
+			return &books.Provider{URLs: slices.Repeat([]string{s.provider}, len(at)), Compared: at, Key: func(sent books.Sent) (string, string) {
+				if sent.OrderID == "late" {
+					return "pawl-" + strings.Repeat("b", 52), at[0]
+				}
+				return "", ""
+			}}, nil
 		},
 		Named: func(context.Context) ([]string, error) {
 			return []string{"charge=" + s.provider, "reserve=" + s.provider}, nil

@@ -405,6 +405,9 @@ func (c *chapter) tellOperation(o *operation, currency string) {
 	c.Said = slices.Insert(c.Said, 0, capital(strings.ReplaceAll(string(o.State), "_", " "))+".")
 	if o.Kind == "void" && o.RequestID == "" { // Pawl asks the provider about what is left of an authorization that is over
 		c.Title, c.Reason = fmt.Sprintf("Authorization over, %s %s of it not captured", count(o.Amount), currency), ""
+		if o.State == client.CaptureStateFailed {
+			c.Title, c.Mark, c.Said[0] = "Asked whether the authorization is over", "", "It is not."
+		}
 	}
 }
 

@@ -275,6 +275,13 @@ func TestComparing(t *testing.T) {
 		"could not compare, else nothing wrong")
 	s.get(t, "/console").want(t, 200, "It could not compare with all providers just now.", "they agree")
 	s.get(t, "/console/books?number=1").want(t, 200, "They differed", "!status:completed", "!What to do:")
+	s.order(t, "late", "canceled", "")
+	s.sql(t, `INSERT INTO step_calls (order_no, call, fence, generation, step, operation, finished_at, outcome)
+		SELECT order_no, 1, 0, 0, 'charge', 'do', now(), 'unknown' FROM orders WHERE order_id = 'late'`)
+	answer = `{"key":"pawl-` + strings.Repeat("b", 52) + `","orderId":"late","step":"charge","amount":"9.00","currency":"USD","state":"live","effects":1}`
+	compare(charge).want(t, 200, "They differ")
+	s.get(t, "/console/order?id=late").want(t, 200, "The provider still has 9.00 USD: give it back there, then compare again.", "!The customer pays nothing")
+	s.get(t, "/console").want(t, 200, "books differ", "!No order needs you", "!Nothing needs you")
 }
 
 func TestBooks(t *testing.T) {

@@ -264,6 +264,10 @@ func (q *ofOrder) questions() []field {
 			amount.Help = "For a partial refund. With units, it replaces their price."
 		}
 		fields := append(append([]field{all}, q.units("refund")...), amount)
+		if b := (&orderPage{Order: q.order}).Balance(); b != nil && len(lostDisputes(q.order)) > 0 { // the bank has taken a part back
+			fields = fields[1:]
+			fields[len(fields)-1].Help = "Kept: " + q.money(b.Kept.String()) + "."
+		}
 		switch {
 		case q.order.Steps.Reserve.Reference != "": // a warehouse reserved it: no stock here to put it back into
 			return fields
