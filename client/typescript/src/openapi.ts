@@ -1422,7 +1422,7 @@ export interface components {
              * @example 12.50
              */
             amount: string;
-            /** @description Why it is not done, for programs. step_result: a person reported the outcome. */
+            /** @description Why it is not done, for programs. step_result: a person reported the outcome. authorization_expired: nothing was left, so a void is done. */
             code?: string;
             /** Format: date-time */
             createdAt: string;
@@ -2866,7 +2866,7 @@ export interface components {
              * @example 12.50
              */
             amount: string;
-            /** @description Why it is not done, for programs. step_result: a person reported the outcome. */
+            /** @description Why it is not done, for programs. step_result: a person reported the outcome. authorization_expired: nothing was left, so a void is done. */
             code?: string;
             /** Format: date-time */
             createdAt: string;
