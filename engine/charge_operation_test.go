@@ -126,12 +126,12 @@ func (s *shop) sold(t *testing.T, policy string) {
 func (s *shop) compare(t *testing.T) {
 	t.Helper()
 	installation := uuid.MustParse(value[string](t, s.Pool, `SELECT id::text FROM installation`))
-	at := &books.Provider{URLs: []string{s.urls.Replace("SIM")}, Key: func(sent books.Sent) (string, bool) {
+	at := &books.Provider{URLs: []string{s.urls.Replace("SIM")}, Compared: []string{"SIM"}, Key: func(sent books.Sent) (string, string) {
 		c := provider.Call{Installation: installation, OrderID: sent.OrderID, Step: sent.Step, Generation: sent.Generation, OperationKind: provider.Operation(sent.OperationKind), OperationID: sent.OperationID}
 		if s.stripe {
-			return stripe.EffectKey(&c), true
+			return stripe.EffectKey(&c), "SIM"
 		}
-		return c.LookupKey(), true
+		return c.LookupKey(), "SIM"
 	}}
 	report, err := books.Verify(t.Context(), s.Pool, books.Options{Provider: at})
 	assert.True(t, err == nil && report.OK(), "compared with the provider", err, report)
