@@ -142,13 +142,6 @@ const (
 	EnableBodyFromStopped EnableBodyFrom = "stopped"
 )
 
-// Defines values for EndedOutageStep.
-const (
-	EndedOutageStepCharge  EndedOutageStep = "charge"
-	EndedOutageStepConfirm EndedOutageStep = "confirm"
-	EndedOutageStepReserve EndedOutageStep = "reserve"
-)
-
 // Defines values for ErrorGroupHold.
 const (
 	ErrorGroupHoldAttention ErrorGroupHold = "attention"
@@ -1283,12 +1276,13 @@ type EndedOutage struct {
 	// Orders Orders that waited for the step meanwhile.
 	Orders int64 `json:"orders"`
 
-	// Route Of a charge with several routes.
-	Route string `json:"route,omitempty,omitzero"`
-
 	// Since When the circuit breaker opened. Times between which it was closed for less than a minute are one outage.
-	Since time.Time       `json:"since"`
-	Step  EndedOutageStep `json:"step"`
+	Since time.Time `json:"since"`
+
+	// Steps At which steps. A route of a charge follows it after a space.
+	//
+	// Examples: ["charge"]
+	Steps []string `json:"steps"`
 
 	// Stopped Of orders: those that have failed or were canceled.
 	Stopped int64 `json:"stopped"`
@@ -1296,9 +1290,6 @@ type EndedOutage struct {
 	// Until When a call succeeded and closed it.
 	Until time.Time `json:"until"`
 }
-
-// EndedOutageStep defines model for EndedOutage.Step.
-type EndedOutageStep string
 
 // Erasure defines model for Erasure.
 type Erasure struct {
@@ -1654,7 +1645,7 @@ type Incident struct {
 	// Description Of a webhook endpoint.
 	Description string `json:"description,omitempty,omitzero"`
 
-	// Detail With provider_failing, the code of most failed calls, or why there was no connection. With operations_waiting, the most frequent code. Of a webhook endpoint, its last failure, or why it is disabled. With books_wrong, the checks that failed; with books_differ, the providers.
+	// Detail With provider_failing, the code of most failed calls, or why there was no connection; and that of the last one, if it is another. With operations_waiting, the most frequent code. Of a webhook endpoint, its last failure, or why it is disabled. With books_wrong, the checks that failed; with books_differ, the providers.
 	//
 	// Examples: connection refused
 	Detail string `json:"detail,omitempty,omitzero"`
@@ -1672,13 +1663,16 @@ type Incident struct {
 	// Examples: payments.internal
 	Host string `json:"host,omitempty,omitzero"`
 
-	// Kind provider_failing: the circuit breaker of a step is not closed, and orders wait for it or a call failed within half a minute; its orders continue by themselves. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. operations_waiting: refunds, captures or voids are open after three calls or more; they are retried, except with the reason outcome_unknown: a person has to look. replica_lost: a replica has ended or lost the database without saying so; others take over its orders. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint. books_wrong: the newest verification found errors in the books. books_differ: the newest comparison with a provider found differences.
+	// Kind provider_failing: the circuit breaker of a step is not closed, and orders wait for it or a call failed within half a minute; its orders are retried by themselves, as long as their retries and their budget last. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. operations_waiting: refunds, captures or voids are open after three calls or more; they are retried, except with the reason outcome_unknown: a person has to look. replica_lost: a replica has ended or lost the database without saying so; others take over its orders. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint. books_wrong: the newest verification found errors in the books. books_differ: the newest comparison with a provider found differences.
 	//
 	// Examples: provider_failing
 	Kind IncidentKind `json:"kind"`
 
 	// More More orders may wait.
 	More bool `json:"more"`
+
+	// NeedsPersonAt With provider_failing: when the retry budget of the first order ends. An order whose try fails after that needs a person, if its retries are used up. Absent if nothing has counted as a retry.
+	NeedsPersonAt time.Time `json:"needsPersonAt,omitempty,omitzero"`
 
 	// Operation With operations_waiting: the kind of them.
 	Operation IncidentOperation `json:"operation,omitempty,omitzero"`
@@ -1714,11 +1708,11 @@ type Incident struct {
 	// Trying With provider_failing, of orders: those whose step is being tried again now, so that they have no hold.
 	Trying int64 `json:"trying,omitempty,omitzero"`
 
-	// Until With webhook_failing: nothing is sent before this time.
+	// Until With webhook_failing: nothing is sent before this time. With operations_waiting: when the next one is tried.
 	Until time.Time `json:"until,omitempty,omitzero"`
 }
 
-// IncidentKind provider_failing: the circuit breaker of a step is not closed, and orders wait for it or a call failed within half a minute; its orders continue by themselves. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. operations_waiting: refunds, captures or voids are open after three calls or more; they are retried, except with the reason outcome_unknown: a person has to look. replica_lost: a replica has ended or lost the database without saying so; others take over its orders. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint. books_wrong: the newest verification found errors in the books. books_differ: the newest comparison with a provider found differences.
+// IncidentKind provider_failing: the circuit breaker of a step is not closed, and orders wait for it or a call failed within half a minute; its orders are retried by themselves, as long as their retries and their budget last. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. operations_waiting: refunds, captures or voids are open after three calls or more; they are retried, except with the reason outcome_unknown: a person has to look. replica_lost: a replica has ended or lost the database without saying so; others take over its orders. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint. books_wrong: the newest verification found errors in the books. books_differ: the newest comparison with a provider found differences.
 //
 // Examples: provider_failing
 type IncidentKind string
@@ -2370,7 +2364,7 @@ type ProviderStep struct {
 	// FailingSince When the breaker opened. Absent if it is closed.
 	FailingSince time.Time `json:"failingSince,omitempty,omitzero"`
 
-	// Failure While the breaker is not closed: the code of most failed calls, or why there was no connection.
+	// Failure While the breaker is not closed: the code of most failed calls, or why there was no connection; and that of the last one, if it is another.
 	//
 	// Examples: connection refused
 	Failure string `json:"failure,omitempty,omitzero"`

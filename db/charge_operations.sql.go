@@ -716,8 +716,8 @@ func (q *Queries) ChargeOperationsClaim(ctx context.Context, arg ChargeOperation
 
 const chargeOperationsWaiting = `-- name: ChargeOperationsWaiting :many
 SELECT w.kind::text AS kind, w.unknown, w.currency::text AS currency, count(*) AS operations, sum(w.amount)::text AS amount,
-  min(w.created_at)::timestamptz AS since, (mode() WITHIN GROUP (ORDER BY w.code))::text AS code
-FROM (SELECT f.kind, (f.code = 'outcome_unknown')::boolean AS unknown, f.currency, f.amount, f.created_at, f.code FROM pawl.charge_operations AS f
+  min(w.created_at)::timestamptz AS since, min(w.due_at)::timestamptz AS next, (mode() WITHIN GROUP (ORDER BY w.code))::text AS code
+FROM (SELECT f.kind, (f.code = 'outcome_unknown')::boolean AS unknown, f.currency, f.amount, f.created_at, f.due_at, f.code FROM pawl.charge_operations AS f
   WHERE f.due_at IS NOT NULL AND f.state IN ('pending', 'in_doubt') AND f.code IS NOT NULL AND (f.claims >= 3 OR f.code = 'outcome_unknown') AND f.request_id IS NOT NULL LIMIT $1) AS w
 GROUP BY w.kind, w.unknown, w.currency ORDER BY w.kind, w.unknown, w.currency
 `
@@ -729,10 +729,11 @@ type ChargeOperationsWaitingRow struct {
 	Operations int64
 	Amount     string
 	Since      time.Time
+	Next       time.Time
 	Code       string
 }
 
-// Counts open operations that three calls or more have not done, by kind and currency, with the most frequent code.
+// Counts open operations that three calls or more have not done, by kind and currency, with the most frequent code and the next try.
 // unknown: they are not called again, because their outcome is unknown and the provider may have forgotten the key.
 func (q *Queries) ChargeOperationsWaiting(ctx context.Context, most int32) ([]ChargeOperationsWaitingRow, error) {
 	rows, err := q.db.Query(ctx, chargeOperationsWaiting, most)
@@ -750,6 +751,7 @@ func (q *Queries) ChargeOperationsWaiting(ctx context.Context, most int32) ([]Ch
 			&i.Operations,
 			&i.Amount,
 			&i.Since,
+			&i.Next,
 			&i.Code,
 		); err != nil {
 			return nil, err

@@ -431,7 +431,7 @@ func (p *callPool) load(version int32) (load orders.ProviderStep, used time.Time
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	load = orders.ProviderStep{Policy: version, Step: p.step, Route: p.route, InFlight: p.calling, Queued: len(p.waiting),
-		Breaker: orders.BreakerStates[breaker], Host: p.cfg.Host()}
+		Breaker: orders.BreakerStates[breaker], Host: p.cfg.Host(), Budget: p.cfg.Retry.Budget}
 	if load.FailingSince, load.Failure = p.outage.failing(); load.FailingSince != nil {
 		if opened := p.opened.Load(); opened != nil {
 			load.FailedAt = new(p.e.now().Add(-time.Since(*opened)))

@@ -164,3 +164,17 @@ func TestUnknownExecutors(t *testing.T) {
 		assert.True(t, err != nil, name, "is", e)
 	}
 }
+
+// TestCause: the cause of an outage is that of most calls, and then that of the last one.
+func TestCause(t *testing.T) {
+	t.Parallel()
+	var o outage
+	o.begin(time.Unix(1, 0))
+	o.failed("HTTP 503")
+	o.failed("HTTP 503")
+	_, cause := o.failing()
+	assert.Equal(t, cause, "HTTP 503")
+	o.failed("connection refused")
+	_, cause = o.failing()
+	assert.Equal(t, cause, "HTTP 503, now connection refused")
+}

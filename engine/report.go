@@ -130,14 +130,18 @@ func (o *outage) note(orderNo int64) {
 	}
 }
 
-// failing returns when the outage began, or nil if there is none now, and its cause.
+// failing returns when the outage began, or nil if there is none now, its cause, and that of the last failure if it is another.
 func (o *outage) failing() (since *time.Time, cause string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.since.IsZero() || !o.until.IsZero() {
 		return nil, ""
 	}
-	return new(o.since), o.cause()
+	cause = o.cause()
+	if o.last != cause {
+		cause += ", now " + o.last
+	}
+	return new(o.since), cause
 }
 
 // outages returns those that ended lately.

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"pawl/fsm"
 	"pawl/internal/orders"
@@ -32,7 +33,7 @@ charge: {executor: simulator, url: SIM, retry: {initial: 30m, cap: 30m}, breaker
 		!strings.HasPrefix(step.Host, "127.0.0.1:") || step.Failure != "HTTP 500 error" || poolOf(shows, version, fsm.Charge).Step != "" {
 		t.Errorf("%+v", step)
 	}
-	if group.Status != fsm.Charging || group.Hold != "retry" || group.Orders != 1 || group.Amount != "99.99" || group.Currency != "USD" {
+	if group.Status != fsm.Charging || group.Hold != "retry" || group.Orders != 1 || group.Amount != "99.99" || group.Currency != "USD" || group.TriedSince.IsZero() || step.Budget != 15*time.Minute {
 		t.Errorf("%+v", group)
 	}
 	found, err := shows.Orders.ErrorGroups(t.Context())

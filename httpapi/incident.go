@@ -16,7 +16,7 @@ import (
 
 // incident is something that is wrong, or that waits for a person.
 type incident struct {
-	Kind       string     `json:"kind" enum:"provider_failing,overdue,attention,approval,operations_waiting,replica_lost,webhook_failing,webhook_disabled,books_wrong,books_differ" doc:"provider_failing: the circuit breaker of a step is not closed, and orders wait for it or a call failed within half a minute; its orders continue by themselves. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. operations_waiting: refunds, captures or voids are open after three calls or more; they are retried, except with the reason outcome_unknown: a person has to look. replica_lost: a replica has ended or lost the database without saying so; others take over its orders. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint. books_wrong: the newest verification found errors in the books. books_differ: the newest comparison with a provider found differences." example:"provider_failing"`
+	Kind       string     `json:"kind" enum:"provider_failing,overdue,attention,approval,operations_waiting,replica_lost,webhook_failing,webhook_disabled,books_wrong,books_differ" doc:"provider_failing: the circuit breaker of a step is not closed, and orders wait for it or a call failed within half a minute; its orders are retried by themselves, as long as their retries and their budget last. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. operations_waiting: refunds, captures or voids are open after three calls or more; they are retried, except with the reason outcome_unknown: a person has to look. replica_lost: a replica has ended or lost the database without saying so; others take over its orders. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint. books_wrong: the newest verification found errors in the books. books_differ: the newest comparison with a provider found differences." example:"provider_failing"`
 	Step       string     `json:"step,omitempty" enum:"charge,reserve,confirm" doc:"With provider_failing."`
 	Route      string     `json:"route,omitempty" doc:"With provider_failing: of a charge with several routes."`
 	Policy     int32      `json:"policy,omitempty" doc:"With provider_failing: the policy under which it began to fail first."`
@@ -25,15 +25,16 @@ type incident struct {
 	Operation  string     `json:"operation,omitempty" enum:"refund,capture,void" doc:"With operations_waiting: the kind of them."`
 	EndpointID string     `json:"endpointId,omitempty" doc:"Of a webhook endpoint." example:"whe_1"`
 	Replica    string     `json:"replica,omitempty" doc:"With replica_lost: its name." example:"shop-1:4711"`
-	Detail     string     `json:"detail,omitempty" doc:"With provider_failing, the code of most failed calls, or why there was no connection. With operations_waiting, the most frequent code. Of a webhook endpoint, its last failure, or why it is disabled. With books_wrong, the checks that failed; with books_differ, the providers." example:"connection refused"`
+	Detail     string     `json:"detail,omitempty" doc:"With provider_failing, the code of most failed calls, or why there was no connection; and that of the last one, if it is another. With operations_waiting, the most frequent code. Of a webhook endpoint, its last failure, or why it is disabled. With books_wrong, the checks that failed; with books_differ, the providers." example:"connection refused"`
 	Since      *time.Time `json:"since,omitempty" doc:"When it began; with attention and approval, when the oldest order was created; with operations_waiting, when the oldest was requested; with replica_lost, when it reported last; with books_wrong and books_differ, when that was found last."`
-	Until      *time.Time `json:"until,omitempty" doc:"With webhook_failing: nothing is sent before this time."`
+	Until      *time.Time `json:"until,omitempty" doc:"With webhook_failing: nothing is sent before this time. With operations_waiting: when the next one is tried."`
 	Orders     int64      `json:"orders" doc:"How many orders wait, or with operations_waiting how many operations. 0 with overdue, for webhook endpoints and the books."`
 	Trying     int64      `json:"trying,omitempty" doc:"With provider_failing, of orders: those whose step is being tried again now, so that they have no hold."`
 	More       bool       `json:"more" doc:"More orders may wait."`
 	Events     int64      `json:"events,omitempty" doc:"Of a webhook endpoint: events that it has not got yet, counted to 10000."`
 
-	Description string `json:"description,omitempty" doc:"Of a webhook endpoint."`
+	NeedsPerson *time.Time `json:"needsPersonAt,omitempty" doc:"With provider_failing: when the retry budget of the first order ends. An order whose try fails after that needs a person, if its retries are used up. Absent if nothing has counted as a retry."`
+	Description string     `json:"description,omitempty" doc:"Of a webhook endpoint."`
 
 	Totals []currencyTotal `json:"totals" nullable:"false" doc:"These orders, by currency."`
 }
@@ -80,9 +81,9 @@ func waitingForPeople(v *orders.Overview, hold string) (all []incident) {
 // waitingOperations has an incident for each kind of operation, and one for those with an unknown outcome.
 func waitingOperations(rows []orders.WaitingOperations) (all []incident) {
 	for _, row := range rows {
-		i := incident{Kind: "operations_waiting", Operation: row.Kind, Detail: row.Code}
+		i := incident{Kind: "operations_waiting", Operation: row.Kind, Detail: row.Code, Until: utc(&row.Next)}
 		if row.Unknown {
-			i.Reason = orders.RefusedUnknown
+			i.Reason, i.Until = orders.RefusedUnknown, nil
 		}
 		at := slices.IndexFunc(all, func(other incident) bool { return other.Operation == i.Operation && other.Reason == i.Reason })
 		if at < 0 {
@@ -90,6 +91,9 @@ func waitingOperations(rows []orders.WaitingOperations) (all []incident) {
 		}
 		all[at].add(&orders.HeldGroup{Currency: row.Currency, Orders: row.Operations, Amount: row.Amount, Oldest: row.Since})
 		all[at].More = all[at].Orders >= orders.CountsMost
+		if i.Until != nil && row.Next.Before(*all[at].Until) {
+			all[at].Until = i.Until
+		}
 	}
 	return all
 }
@@ -124,10 +128,12 @@ func (i *incident) isOf(step *orders.ProviderStep) bool {
 func providerFailing(v *orders.Overview, of *orders.ProviderStep) incident {
 	i := incident{Kind: "provider_failing", Step: string(of.Step), Route: of.Route, More: v.MoreThanGrouped(fsm.HoldRetry)}
 	var hosts []string
+	budget := of.Budget // the shortest of all policies
 	for _, step := range v.Steps {
 		if !i.isOf(&step) || step.FailingSince == nil {
 			continue
 		}
+		budget = min(budget, step.Budget)
 		if !slices.Contains(hosts, step.Host) {
 			hosts = append(hosts, step.Host)
 		}
@@ -140,6 +146,9 @@ func providerFailing(v *orders.Overview, of *orders.ProviderStep) incident {
 	for _, group := range v.Groups {
 		if group.Hold == fsm.HoldRetry && group.Status.Step() == of.Step && group.Route == of.Route {
 			i.add(&group)
+			if end := group.TriedSince.Add(budget).UTC(); !group.TriedSince.IsZero() && (i.NeedsPerson == nil || end.Before(*i.NeedsPerson)) {
+				i.NeedsPerson = &end
+			}
 		}
 	}
 	i.Since = began

@@ -56,10 +56,9 @@ type holdCount struct {
 	Trying         int64   `json:"trying,omitempty" doc:"With retry: orders whose step is being tried again now. They have no hold meanwhile, and are not among orders."`
 }
 
-// endedOutage is a time during which a provider failed at a step.
+// endedOutage is a time during which a provider failed.
 type endedOutage struct {
-	Step      string    `json:"step" enum:"charge,reserve,confirm"`
-	Route     string    `json:"route,omitempty" doc:"Of a charge with several routes."`
+	Steps     []string  `json:"steps" nullable:"false" doc:"At which steps. A route of a charge follows it after a space." example:"[\"charge\"]"`
 	Host      string    `json:"host,omitempty" doc:"The host that failed." example:"payments.internal"`
 	Detail    string    `json:"detail,omitempty" doc:"The code of most failed calls, or why there was no connection." example:"connection refused"`
 	Since     time.Time `json:"since" doc:"When the circuit breaker opened. Times between which it was closed for less than a minute are one outage."`
@@ -94,7 +93,7 @@ type providerStep struct {
 
 	FailingSince *time.Time `json:"failingSince,omitempty" doc:"When the breaker opened. Absent if it is closed."`
 	Host         string     `json:"host,omitempty" doc:"The host that is called." example:"payments.internal"`
-	Failure      string     `json:"failure,omitempty" doc:"While the breaker is not closed: the code of most failed calls, or why there was no connection." example:"connection refused"`
+	Failure      string     `json:"failure,omitempty" doc:"While the breaker is not closed: the code of most failed calls, or why there was no connection; and that of the last one, if it is another." example:"connection refused"`
 }
 
 func (s *server) getOverview(ctx context.Context, _ *struct{}) (overview, error) {
@@ -116,7 +115,7 @@ func overviewOf(v *orders.Overview) overview {
 		OverdueSeconds: v.Overdue.Seconds(), LateUndos: v.LateUndos, Authorizations: v.Authorizations, Disputes: v.Disputes,
 		ChargeOperations: v.ChargeOperations, OldestChargeOperationSeconds: v.OldestChargeOperation.Seconds(),
 		Outages: each(v.Ended, func(o *orders.Outage) endedOutage {
-			return endedOutage{string(o.Step), o.Route, o.Host, o.Failure, o.Since.UTC(), o.Until.UTC(), o.Waited, o.Waited >= orders.CountsMost, o.Completed, o.Held, o.Stopped}
+			return endedOutage{o.Steps, o.Host, o.Failure, o.Since.UTC(), o.Until.UTC(), o.Waited, o.Waited >= orders.CountsMost, o.Completed, o.Held, o.Stopped}
 		}),
 		Statuses: each(v.Statuses, func(c *orders.StatusCount) statusCount { return statusCount{state(c.Status), c.Orders, c.More} }),
 		Replicas: each(v.Replicas, func(r *orders.Replica) replica { return replica{r.Name, r.Connections, r.Since} }),

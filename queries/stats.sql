@@ -36,29 +36,31 @@ FROM (SELECT f.created_at, f.state FROM pawl.charge_operations AS f WHERE f.due_
 -- name: OrdersUnfinished :many
 -- Counts unfinished orders by state and hold, with the oldest of each: among the driven orders that are due first,
 -- and the oldest of each hold, up to a limit each. Held ones are divided by currency, with their amount, and by the route of a charge;
--- those for a person also by reason, up to its colon. So are driven ones whose step is being tried again. (The range is
+-- those for a person also by reason, up to its colon. So are driven ones whose step is being tried again. tried_since: when the first of them with
+-- an answer that counts as a retry was tried first; the year 1 if there is none. (The range is
 -- hidden from the planner, which would otherwise sort all driven orders.)
 WITH driven AS MATERIALIZED (
   SELECT d.order_no, d.status, d.hold, d.retries IS NOT NULL AS again, CASE WHEN d.retries IS NOT NULL AND d.status IN ('charging', 'refunding') THEN d.route END AS route,
-    CASE WHEN d.retries IS NOT NULL THEN d.currency END AS currency, CASE WHEN d.retries IS NOT NULL THEN d.amount ELSE 0 END AS amount
+    CASE WHEN d.retries IS NOT NULL THEN d.currency END AS currency, CASE WHEN d.retries IS NOT NULL THEN d.amount ELSE 0 END AS amount,
+    CASE WHEN d.retries > 0 THEN d.retry_window_started_at END AS tried_since
   FROM pawl.orders AS d
   WHERE d.due_at > (SELECT '-infinity'::timestamptz) AND d.due_at < (SELECT 'infinity'::timestamptz) AND d.hold IS NULL
   ORDER BY d.due_at LIMIT @most::integer
 ), held AS MATERIALIZED (
-  SELECT w.order_no, w.status, w.hold, w.reason, CASE WHEN w.status IN ('charging', 'refunding') THEN w.route END AS route, w.currency, w.amount
+  SELECT w.order_no, w.status, w.hold, w.reason, CASE WHEN w.status IN ('charging', 'refunding') THEN w.route END AS route, w.currency, w.amount, w.tried_since
   FROM unnest(ARRAY['retry', 'callback', 'scheduled', 'queued', 'approval', 'paused', 'attention']) AS k(hold), LATERAL (
     SELECT h.order_no, h.status, h.hold, CASE WHEN h.hold = 'attention' THEN split_part(h.hold_reason, ':', 1) END AS reason,
-      h.route, h.currency, h.amount
+      h.route, h.currency, h.amount, CASE WHEN h.retries > 0 THEN h.retry_window_started_at END AS tried_since
     FROM pawl.orders AS h
     WHERE h.hold BETWEEN k.hold AND k.hold ORDER BY h.hold, h.order_no LIMIT @most::integer) AS w
 ), counted AS (
-  SELECT u.status, u.hold, u.again, u.reason, u.route, u.currency, count(*) AS orders, sum(u.amount) AS amount, min(u.order_no) AS oldest
-  FROM (SELECT a.order_no, a.status, a.hold, a.again, NULL AS reason, a.route, a.currency, a.amount FROM driven AS a
-    UNION ALL SELECT b.order_no, b.status, b.hold, false, b.reason, b.route, b.currency, b.amount FROM held AS b) AS u
+  SELECT u.status, u.hold, u.again, u.reason, u.route, u.currency, count(*) AS orders, sum(u.amount) AS amount, min(u.order_no) AS oldest, min(u.tried_since) AS tried_since
+  FROM (SELECT a.order_no, a.status, a.hold, a.again, NULL AS reason, a.route, a.currency, a.amount, a.tried_since FROM driven AS a
+    UNION ALL SELECT b.order_no, b.status, b.hold, false, b.reason, b.route, b.currency, b.amount, b.tried_since FROM held AS b) AS u
   GROUP BY u.status, u.hold, u.again, u.reason, u.route, u.currency
 )
 SELECT o.status, o.hold, c.again::boolean AS again, coalesce(c.reason, '')::text AS reason, coalesce(c.route, '')::text AS route,
-  coalesce(c.currency, '')::text AS currency, c.orders, c.amount::text AS amount, o.order_id, o.created_at,
+  coalesce(c.currency, '')::text AS currency, c.orders, c.amount::text AS amount, o.order_id, o.created_at, coalesce(c.tried_since, '0001-01-01Z')::timestamptz AS tried_since,
   ((SELECT count(*) FROM driven) >= @most::integer)::boolean AS driven_cut
 FROM counted AS c JOIN pawl.orders AS o ON o.order_no = c.oldest ORDER BY o.order_no;
 

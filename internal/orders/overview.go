@@ -104,6 +104,7 @@ type HeldGroup struct {
 	Orders          int64
 	Amount          string // of all of them; a decimal with the fraction digits of the currency
 	Oldest          time.Time
+	TriedSince      time.Time // when the first of them with an answer that counts as a retry was tried first; zero: none has one
 }
 
 // WaitingOperations counts charge operations of a kind that several calls have not done.
@@ -121,7 +122,9 @@ type ProviderStep struct {
 	FailingSince *time.Time `json:"failingSince,omitempty"` // when the breaker opened first since it was closed; nil: it is closed
 	Host         string     `json:"host,omitempty"`         // that is called, with the port if the policy names one
 	FailedAt     *time.Time `json:"failedAt,omitempty"`     // when the breaker opened last; nil: it is closed
-	Failure      string     `json:"failure,omitempty"`      // the code of most failed calls since then
+	Failure      string     `json:"failure,omitempty"`      // the code of most failed calls since then, and of the last one
+
+	Budget time.Duration `json:"budget"` // of its retries
 }
 
 // Outage is a time during which a provider failed at a step, or at one route of its charge, as one replica saw it or all
@@ -134,6 +137,8 @@ type Outage struct {
 	Since   time.Time `json:"since"`
 	Until   time.Time `json:"until"`
 	Orders  []int64   `json:"orders"` // that waited; CountsMost or more: there may be others
+
+	Steps []string `json:"-"` // with the route
 
 	// What became of them; the rest goes on. Held: for a person. Stopped: failed or canceled.
 	Waited, Completed, Held, Stopped int64 `json:"-"`
@@ -317,6 +322,11 @@ func addOutage(all []Outage, one *Outage) []Outage {
 		}
 		return all
 	}
+	o.join(one)
+	return all
+}
+
+func (o *Outage) join(one *Outage) {
 	if one.Since.Before(o.Since) {
 		o.Since = one.Since
 	}
@@ -326,7 +336,19 @@ func addOutage(all []Outage, one *Outage) []Outage {
 	o.Orders = append(o.Orders, one.Orders...)
 	slices.Sort(o.Orders)
 	o.Orders = slices.Compact(o.Orders)
-	return all
+}
+
+// ofHosts joins what a host failed at in one time: the same orders waited at several steps. The last outage comes first.
+func ofHosts(ended []Outage) (joined []Outage) {
+	for _, one := range ended {
+		at := slices.IndexFunc(joined, func(o Outage) bool { return o.Host != "" && o.Host == one.Host && !one.Until.Before(o.Since) })
+		if at < 0 {
+			at, joined = len(joined), append(joined, one)
+		}
+		joined[at].Steps = append(joined[at].Steps, strings.TrimSpace(string(one.Step)+" "+one.Route))
+		joined[at].join(&one)
+	}
+	return joined
 }
 
 // settleOutages leaves either that a step fails, or that it works again, whatever happened last at any replica: the
@@ -345,6 +367,7 @@ func (v *Overview) settleOutages() {
 		return false
 	})
 	slices.SortFunc(v.Ended, func(a, b Outage) int { return b.Until.Compare(a.Until) })
+	v.Ended = ofHosts(v.Ended)
 }
 
 // followOutages counts what became of the orders that waited. An outage of which none has completed is left out: others'
@@ -386,7 +409,7 @@ func (r *Reader) countUnfinished(ctx context.Context, v *Overview, counts map[fs
 				hold = *row.Hold
 			}
 			cut = cut || v.MoreThanGrouped(hold)
-			v.Groups = append(v.Groups, HeldGroup{row.Status, hold, row.Reason, row.Route, row.Currency, row.Again, row.Orders, row.Amount, row.CreatedAt})
+			v.Groups = append(v.Groups, HeldGroup{row.Status, hold, row.Reason, row.Route, row.Currency, row.Again, row.Orders, row.Amount, row.CreatedAt, row.TriedSince})
 		}
 	}
 	for _, state := range fsm.States() {

@@ -1709,15 +1709,18 @@ export interface components {
              * @description Orders that waited for the step meanwhile.
              */
             orders: number;
-            /** @description Of a charge with several routes. */
-            route?: string;
             /**
              * Format: date-time
              * @description When the circuit breaker opened. Times between which it was closed for less than a minute are one outage.
              */
             since: string;
-            /** @enum {string} */
-            step: "charge" | "reserve" | "confirm";
+            /**
+             * @description At which steps. A route of a charge follows it after a space.
+             * @example [
+             *       "charge"
+             *     ]
+             */
+            steps: string[];
             /**
              * Format: int64
              * @description Of orders: those that have failed or were canceled.
@@ -2067,7 +2070,7 @@ export interface components {
             /** @description Of a webhook endpoint. */
             description?: string;
             /**
-             * @description With provider_failing, the code of most failed calls, or why there was no connection. With operations_waiting, the most frequent code. Of a webhook endpoint, its last failure, or why it is disabled. With books_wrong, the checks that failed; with books_differ, the providers.
+             * @description With provider_failing, the code of most failed calls, or why there was no connection; and that of the last one, if it is another. With operations_waiting, the most frequent code. Of a webhook endpoint, its last failure, or why it is disabled. With books_wrong, the checks that failed; with books_differ, the providers.
              * @example connection refused
              */
             detail?: string;
@@ -2087,13 +2090,18 @@ export interface components {
              */
             host?: string;
             /**
-             * @description provider_failing: the circuit breaker of a step is not closed, and orders wait for it or a call failed within half a minute; its orders continue by themselves. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. operations_waiting: refunds, captures or voids are open after three calls or more; they are retried, except with the reason outcome_unknown: a person has to look. replica_lost: a replica has ended or lost the database without saying so; others take over its orders. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint. books_wrong: the newest verification found errors in the books. books_differ: the newest comparison with a provider found differences.
+             * @description provider_failing: the circuit breaker of a step is not closed, and orders wait for it or a call failed within half a minute; its orders are retried by themselves, as long as their retries and their budget last. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. operations_waiting: refunds, captures or voids are open after three calls or more; they are retried, except with the reason outcome_unknown: a person has to look. replica_lost: a replica has ended or lost the database without saying so; others take over its orders. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint. books_wrong: the newest verification found errors in the books. books_differ: the newest comparison with a provider found differences.
              * @example provider_failing
              * @enum {string}
              */
             kind: "provider_failing" | "overdue" | "attention" | "approval" | "operations_waiting" | "replica_lost" | "webhook_failing" | "webhook_disabled" | "books_wrong" | "books_differ";
             /** @description More orders may wait. */
             more: boolean;
+            /**
+             * Format: date-time
+             * @description With provider_failing: when the retry budget of the first order ends. An order whose try fails after that needs a person, if its retries are used up. Absent if nothing has counted as a retry.
+             */
+            needsPersonAt?: string;
             /**
              * @description With operations_waiting: the kind of them.
              * @enum {string}
@@ -2140,7 +2148,7 @@ export interface components {
             trying?: number;
             /**
              * Format: date-time
-             * @description With webhook_failing: nothing is sent before this time.
+             * @description With webhook_failing: nothing is sent before this time. With operations_waiting: when the next one is tried.
              */
             until?: string;
         };
@@ -2796,7 +2804,7 @@ export interface components {
              */
             failingSince?: string;
             /**
-             * @description While the breaker is not closed: the code of most failed calls, or why there was no connection.
+             * @description While the breaker is not closed: the code of most failed calls, or why there was no connection; and that of the last one, if it is another.
              * @example connection refused
              */
             failure?: string;

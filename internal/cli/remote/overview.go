@@ -22,8 +22,8 @@ func overviewCommand() *cobra.Command {
 		found, err := s.GetOverview(ctx)
 		return show(s, found, err, func(o *client.Overview) error {
 			for _, over := range o.Outages {
-				fmt.Fprintf(s.out, "The %s works again since %s, after failing for %s. Orders that waited: %d; %d completed, %d need a person, %d failed or were canceled, %d are still on the way.\n",
-					strings.TrimSpace(string(over.Step)+" "+over.Route), moment(over.Until), over.Until.Sub(over.Since).Round(time.Second),
+				fmt.Fprintf(s.out, "%s works again since %s, after failing for %s. Orders that waited: %d; %d completed, %d need a person, %d failed or were canceled, %d are still on the way.\n",
+					strings.Join(over.Steps, ", "), moment(over.Until), over.Until.Sub(over.Since).Round(time.Second),
 					over.Orders, over.Completed, over.Attention, over.Stopped, over.Orders-over.Completed-over.Attention-over.Stopped)
 			}
 			if len(o.Incidents) == 0 {
