@@ -32,6 +32,7 @@ type errorGroup struct {
 	More           bool
 	Totals         []client.CurrencyTotal
 	First, Last    time.Time
+	NeedsPersonAt  time.Time // as of an incident
 }
 
 type errorRow struct {
@@ -99,7 +100,7 @@ func providerOf(found *client.Overview, g *client.ErrorGroup) errorGroup {
 	of := errorGroup{Title: strings.Join(hosts, ", "), Section: "a-provider-is-away", Waits: true}
 	for _, i := range found.Incidents {
 		if i.Kind == client.IncidentKindProviderFailing && string(i.Step) == string(g.Step) && i.Route == g.Route {
-			of.Title, of.Code, of.Failing = cmp.Or(i.Host, of.Title), i.Detail, i.Since
+			of.Title, of.Code, of.Failing, of.NeedsPersonAt = cmp.Or(i.Host, of.Title), i.Detail, i.Since, i.NeedsPersonAt
 		}
 	}
 	of.Title = cmp.Or(of.Title, "The provider of "+string(g.Step))
@@ -123,9 +124,7 @@ func (of *errorGroup) add(g client.ErrorGroup) {
 	of.Rows = append(of.Rows, errorRow{g, ordersURL(searchOf(&g))})
 	of.Orders, of.Trying, of.More = of.Orders+g.Orders, of.Trying+g.Trying, of.More || g.More
 	of.Totals = addTotals(of.Totals, g.Totals)
-	if of.First.IsZero() || g.FirstAt.Before(of.First) {
-		of.First = g.FirstAt
-	}
+	of.First = earlier(of.First, g.FirstAt)
 	if g.LastAt.After(of.Last) {
 		of.Last = g.LastAt
 	}

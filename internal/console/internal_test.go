@@ -200,7 +200,7 @@ func TestWaits(t *testing.T) {
 		{client.Order{Status: "charging", Hold: "retry", HoldReason: "breaker_open", ResumesAt: soon, InDoubt: true}, client.Transition{From: "pending"},
 			client.Call{Outcome: "unknown", Code: "error", Detail: "HTTP 503: down"},
 			"Waits to try the charge again|One try has failed, 7 min ago: HTTP 503: down. The provider keeps failing, so no call is made for now.|The next try is in 1 min (" + minute(soon) +
-				"), by itself.|Nobody needs to do anything.|The customer may have been charged 8 USD, but not twice: all tries have the same key."},
+				"), by itself. If its retries are used up before one succeeds, it needs a person.|Nobody needs to do anything.|The customer may have been charged 8 USD, but not twice: all tries have the same key."},
 		{client.Order{Status: "confirming", Hold: "callback", ResumesAt: far}, client.Transition{Verb: "callback"}, client.Call{},
 			"Waits for the provider’s answer to the confirmation|The provider has accepted the request, and will report the result. It has waited since " + minute(past) + " (7 min ago).|" +
 				"The order goes on with that report. Without one, Pawl asks the provider in 25 h (" + far.UTC().Format("Mon 2 Jan 15:04 UTC") + ").|Nobody needs to do anything.|The customer was charged 8 USD."},
@@ -278,28 +278,28 @@ func TestOverviewOfALot(t *testing.T) {
 	until := time.Date(2026, 11, 27, 3, 9, 0, 0, time.UTC)
 	data := overviewPage{Overview: found, Orders: true, Machine: machineOf(found)}
 	found.Incidents = []client.Incident{
-		{Kind: "provider_failing", Step: "charge", Since: time.Now().Add(-time.Hour), Orders: 416, Trying: 378, Totals: usd, Host: "pay.example", Detail: "connection refused", Policy: 4},
+		{Kind: "provider_failing", Step: "charge", Since: time.Now().Add(-time.Hour), Orders: 416, Trying: 378, Totals: usd, Host: "pay.example", Detail: "connection refused", Policy: 4, NeedsPersonAt: time.Date(2126, 11, 27, 3, 24, 0, 0, time.UTC)},
 		{Kind: "provider_failing", Step: "reserve", Since: time.Now().Add(-time.Minute), Orders: 4, Host: "pay.example"},
 		{Kind: "overdue", Since: time.Now().Add(-time.Minute)},
 		{Kind: "attention", Reason: "retries_exhausted", Orders: 1, Totals: usd}, {Kind: "attention", Reason: trick, Orders: countedTo, More: true},
 		{Kind: "approval", Orders: 25}, {Kind: "webhook_failing", EndpointID: "whe_2", Detail: trick, Events: 341, Until: time.Now().Add(time.Minute)},
-		{Kind: "operations_waiting", Operation: "refund", Orders: 12, Totals: usd, Since: until, Detail: "timeout"}, {Kind: "operations_waiting", Operation: "void", Reason: "outcome_unknown", Orders: 1, Since: until},
+		{Kind: "operations_waiting", Operation: "refund", Orders: 12, Totals: usd, Since: until, Until: until, Detail: "timeout"}, {Kind: "operations_waiting", Operation: "void", Reason: "outcome_unknown", Orders: 1, Since: until},
 		{Kind: "webhook_disabled", EndpointID: "whe_3", Detail: "gone", Description: "the shop's till"}, {Kind: "replica_lost", Replica: "gone:7", Since: time.Now()},
 		{Kind: "books_differ", Detail: "charge=https://pay.example", Since: time.Now()},
 	}
-	found.Outages = []client.EndedOutage{{Step: "reserve", Host: "stock.example", Detail: "HTTP 503", Since: until.Add(-7 * time.Minute), Until: until,
+	found.Outages = []client.EndedOutage{{Steps: []string{"charge", "reserve"}, Host: "stock.example", Detail: "HTTP 503", Since: until.Add(-7 * time.Minute), Until: until,
 		Orders: 416, Completed: 400, Attention: 14}}
 	data.judge(func(string) bool { return true })
 	text := render(t, "overview", client.Caller{Open: true}, data)
 	for _, want := range []string{
 		"The service is open.", ">7&#43;<", ">10,000&#43;<", `href="/console/orders?q=status%3Acharging"`, "shop-2:8", "(shows this page)",
-		"<strong><bdi>pay.example</bdi></strong>\n<span>has failed at charge, reserve <time", ">for 1 h</time>: <bdi>connection refused</bdi>", "policy 4", "<strong>341</strong> events are not delivered", "<strong>420</strong> orders (98,400.00 USD) wait, and go on by themselves; 378 are being tried now",
+		"<strong><bdi>pay.example</bdi></strong>\n<span>has failed at charge, reserve <time", ">for 1 h</time>: <bdi>connection refused</bdi>", "policy 4", "<strong>341</strong> events are not delivered", "<strong>420</strong> orders (98,400.00 USD) wait, and go on by themselves if it works again by 03:24 UTC; 378 are being tried now",
 		`href="/console/orders?q=status%3Acharging%2Crefunding%2Creserving%2Creleasing&#43;hold%3Aretry"`, `href="/console/runbook#a-provider-is-away"`, "an order has been due",
-		"<strong>reserve works again</strong> <span>since 03:09 UTC; <bdi>stock.example</bdi> failed for 7 min: <bdi>HTTP 503</bdi></span>",
+		"<strong><bdi>charge</bdi>, <bdi>reserve</bdi> work again</strong> <span>since 03:09 UTC; <bdi>stock.example</bdi> failed for 7 min: <bdi>HTTP 503</bdi></span>",
 		"<strong>416</strong> orders waited: 400 completed, <a href=\"/console/attention\">14 need a person</a>, 2 still on the way",
 		"<strong>Needs you</strong>\n<span>Retries are used up</span> <span><strong>1</strong> order (98,400.00 USD)</span>", `href="/console/attention?hold=attention&amp;reason=retries_exhausted"`,
 		"<strong>10,000&#43;</strong> orders", "<strong>To approve</strong>", "<strong>Endpoint whe_2</strong>", "nothing is sent before", `href="/console/webhook?id=whe_2"`,
-		"<strong>Refunds</strong>\n<span><strong>12</strong> (98,400.00 USD) wait, the oldest since 03:09 UTC: the provider did not answer in time. They are retried</span>", `href="/console/orders?q=refund%3Aopen&#43;sort%3Aoldest"`,
+		"<strong>Refunds</strong>\n<span><strong>12</strong> (98,400.00 USD) wait, the oldest since 03:09 UTC: the provider did not answer in time at the last try; the next is <time data-due", `href="/console/orders?q=refund%3Aopen&#43;sort%3Aoldest"`,
 		"<strong>1</strong> waits, the oldest since 03:09 UTC: whether the money has moved is unknown.", "#pawlchargeoperationsopen",
 		"was disabled", "<bdi>the shop&#39;s till</bdi>", `href="/console/runbook#pawlwebhookendpointdisabled"`, "<strong>Replica gone:7</strong>", "silent <time",
 		"replica gone:7 do not work. The provider&#39;s books differ.", "<strong>10,026&#43;</strong> orders (98,400.00 USD) need you.", "Orders are accepted, and none is lost.", `<span class="badge open">open</span>`, `<strong>13</strong> orders finished per second`,
@@ -322,7 +322,7 @@ func TestFailingEndpoint(t *testing.T) {
 	failing.PausedUntil = time.Now().Add(time.Hour + time.Minute)
 	text := render(t, "webhook", client.Caller{}, endpointPage{WebhookEndpoint: failing, Exhausted: true, Deliveries: []client.Delivery{{State: "pending", DueAt: time.Now()}}})
 	assert.Equal(t, strings.Count(text, ">in 1 h<"), 2, "it says when the next attempt is: above and in the list")
-	for _, want := range []string{"It does not accept events", "<strong>5</strong> events wait", ">in 4 days<", "state=exhausted", "#pawlwebhookendpointfailing"} {
+	for _, want := range []string{"It does not accept events", "<strong>5</strong> events wait", ">in 5 days<", "state=exhausted", "#pawlwebhookendpointfailing"} {
 		assert.Contains(t, text, want, "the page lacks")
 	}
 	disabled := &client.WebhookEndpoint{ID: "whe_1", State: "disabled", DisabledAt: time.Now(), DisabledReason: "gone", Undelivered: 1}

@@ -2,7 +2,6 @@ package console
 
 import (
 	"cmp"
-	"fmt"
 	"html/template"
 	"slices"
 	"strconv"
@@ -40,6 +39,7 @@ type verdict struct {
 	Others client.Incident // all orders that need another person
 	Alone  int64           // orders that wait and go on by themselves
 	More   bool            // there may be more than Alone
+	Until  time.Time       // when retries of some are used up, unless what fails works again; zero: not known
 	Away   bool            // a provider fails
 	Fails  []string        // what does not work: hosts, endpoints, replicas
 	Books  string          // what is wrong with the books; empty: nothing is known to be
@@ -64,7 +64,7 @@ func (p *overviewPage) judge(may func(string) bool) {
 		}
 	}
 	for _, i := range p.Incidents {
-		v.Away = v.Away || i.Kind == client.IncidentKindProviderFailing
+		v.Away, v.Until = v.Away || i.Kind == client.IncidentKindProviderFailing, earlier(v.Until, i.NeedsPersonAt)
 		if i.Kind == client.IncidentKindAttention || i.Kind == client.IncidentKindApproval {
 			of := &v.Others
 			if decides(i.Kind, may) {
@@ -190,10 +190,16 @@ func addWrong(all []wrong, w wrong) []wrong {
 	}
 	one.URL = waitingAt(statuses, "")
 	one.Trying, one.Orders, one.More, one.Totals = one.Trying+w.Trying, one.Orders+w.Orders, one.More || w.More, addTotals(one.Totals, w.Totals)
-	if w.Since.Before(one.Since) {
-		one.Since = w.Since
-	}
+	one.Since, one.NeedsPersonAt = earlier(one.Since, w.Since), earlier(one.NeedsPersonAt, w.NeedsPersonAt)
 	return all
+}
+
+// earlier is the earlier of two times that are known.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // Failing names all of that, and says that it does not work; empty: nothing is known to.
@@ -259,7 +265,7 @@ func machineOf(found *client.Overview) template.HTML {
 	for _, c := range found.Statuses {
 		text := atLeast(c.Orders, c.More)
 		picture.States[fsm.State(c.Status)] = diagram.Mark{
-			Text: text, Title: fmt.Sprintf("%s orders are %s", text, c.Status), Link: ordersURL("status:" + string(c.Status)),
+			Text: text, Title: text + plural(c.Orders, " order is ", " orders are ") + string(c.Status), Link: ordersURL("status:" + string(c.Status)),
 		}
 	}
 	return picture.HTML()

@@ -38,9 +38,9 @@ func TestOverview(t *testing.T) {
 	s.process(t, client.ProcessBody{OrderID: "done", Amount: "5", Item: "lamp"})
 	s.process(t, client.ProcessBody{OrderID: `<b>"big`, Amount: "600", Item: "lamp"})
 	eventually(t, "the orders are shown", func() bool { // what is shown may be a second old
-		return strings.Contains(s.get(t, "/console").body, "1 orders are completed")
+		return strings.Contains(s.get(t, "/console").body, "1 order is completed")
 	})
-	s.get(t, "/console").want(t, 200, "1 orders are pending", `href="/console/orders?q=status%3Apending"`,
+	s.get(t, "/console").want(t, 200, "1 order is pending", `href="/console/orders?q=status%3Apending"`,
 		"<strong>To approve</strong>", "<strong>1</strong> order (600.00 USD)", `href="/console/attention?hold=approval"`,
 		`href="/console/order?id=%3Cb%3E%22big"`, `<bdi>&lt;b&gt;&#34;big</bdi>`, "!There are no orders yet.", `!<b>"big`)
 }

@@ -176,11 +176,11 @@ func length(d time.Duration) string {
 		name     string
 		most, is time.Duration
 	}{{"s", time.Minute, time.Second}, {"min", time.Hour, time.Minute}, {"h", 48 * time.Hour, time.Hour}} {
-		if d < unit.most {
-			return fmt.Sprint(int(d/unit.is), " ", unit.name)
+		if near := d.Round(unit.is); near < unit.most {
+			return fmt.Sprint(int(near/unit.is), " ", unit.name)
 		}
 	}
-	return fmt.Sprint(int(d.Hours()/24), " days")
+	return fmt.Sprint(int(d.Round(24*time.Hour).Hours()/24), " days")
 }
 
 // badge shows a status, a hold or the like, in the color of its class in console.css. A code that says nothing to people

@@ -54,12 +54,6 @@ var verbs = []*verb{
 			"Orders on hold retry their step at once. Failed ones start again."},
 	},
 	{
-		Name: "step-result", Label: "Record the step's result", operation: "settleStepOfOrder", Danger: true, needsReason: true,
-		Meaning: "Look at the provider first. The order continues as if the provider had answered this: " +
-			"if you record a charge that never happened, the order is not paid.",
-		done: "The step's result is recorded.",
-	},
-	{
 		Name: "resume", Label: "Resume", operation: "resumeOrder",
 		Meaning: "The order continues where it was, and waits again for what it waited for.", done: "The order continues.",
 		Many: &ofMany{"Resume", "resumed", "Paused orders continue where they were."},
@@ -90,6 +84,12 @@ var verbs = []*verb{
 		Name: "refund", Label: "Refund", operation: "refundOrder", Danger: true, needsReason: true,
 		Meaning: "Money goes back to the customer. The order stays completed.", done: "The refund is requested.",
 		Many: &ofMany{"Refund", "refunded", "All that is left of each charge goes back to its customer. The orders stay completed."},
+	},
+	{
+		Name: "step-result", Label: "Record the step's result", operation: "settleStepOfOrder", needsReason: true,
+		Meaning: "Look at the provider first. The order continues as if the provider had answered this: " +
+			"if you record a charge that never happened, the order is not paid.",
+		done: "The step's result is recorded.",
 	},
 }
 

@@ -151,10 +151,10 @@ function label() {
 function distance(seconds) {
   const [size, form] = [Math.abs(seconds), seconds < 0 ? (s) => `in ${s}` : (s) => `${s} ago`];
   if (size < 1) return "now";
-  if (size < 60) return form(`${Math.floor(size)} s`);
-  if (size < 3600) return form(`${Math.floor(size / 60)} min`);
-  if (size < 172800) return form(`${Math.floor(size / 3600)} h`);
-  return form(`${Math.floor(size / 86400)} days`);
+  const [s, min, h, days] = [1, 60, 3600, 86400].map((unit) => Math.round(size / unit));
+  if (s < 60) return form(`${s} s`);
+  if (min < 60) return form(`${min} min`);
+  return form(h < 48 ? `${h} h` : `${days} days`);
 }
 
 const clocks = {
@@ -181,7 +181,7 @@ function arrange() {
   for (const cell of main.querySelectorAll("th[data-all]:not(:has(input))")) {
     cell.append(make("input", { type: "checkbox", "aria-label": "Choose all that are shown" }));
   }
-  for (const name of main.querySelectorAll("h1 bdi, dd > bdi:first-child, dd > a:first-child > bdi, p > .reference > bdi")) {
+  for (const name of main.querySelectorAll("h1 bdi, dd > bdi:first-child, dd > a:first-child > bdi, pre > bdi, p > .reference > bdi")) {
     const place = name.closest("a") ?? name;
     if (place.nextElementSibling?.matches(".copy")) continue;
     const button = make("button", { type: "button", class: "quiet copy", "aria-label": `Copy ${name.textContent}` }, "Copy");
