@@ -152,7 +152,8 @@ func endpointURL(id string) string { return address("/console/webhook", url.Valu
 func endpointFields(e *client.WebhookEndpoint) []field {
 	return []field{
 		{Name: "url", Label: "URL", Type: "url", Value: e.URL, Required: true,
-			Help: "Where events are sent: https, or http if the service may send to this machine. Everyone with the role read can see it, so do not put a secret in it."},
+			Help: "Where events are sent: https, or http if the service runs with --allow-private. " +
+				"Everyone with the role read can see it, so do not put a secret in it."},
 		{Name: "description", Label: "Description", Value: e.Description},
 		{Name: "types", Label: "Event types", Type: "textarea", Value: strings.Join(e.Types, "\n"),
 			Help: "One per line, such as order.completed, order.failed, order.canceled, order.needs_attention, order.awaiting_approval, " +
