@@ -998,6 +998,9 @@ type Capture struct {
 	// Lines What it is about, if the request named lines. Their amounts are what the units cost, even if another amount was requested.
 	Lines []RefundLine `json:"lines,omitempty,omitzero"`
 
+	// NextAt When the provider is called next. Absent if it succeeded or failed, and if a person has to look.
+	NextAt time.Time `json:"nextAt,omitempty,omitzero"`
+
 	// Number Its number, over all refunds, captures and voids of the order.
 	Number int    `json:"number"`
 	Reason string `json:"reason,omitempty,omitzero"`
@@ -2453,8 +2456,11 @@ type Refund struct {
 	FinishedAt time.Time `json:"finishedAt,omitempty,omitzero"`
 
 	// Lines What it is about, if the request named lines. Their amounts are what the units cost, even if another amount was requested.
-	Lines  []RefundLine `json:"lines,omitempty,omitzero"`
-	Reason string       `json:"reason,omitempty,omitzero"`
+	Lines []RefundLine `json:"lines,omitempty,omitzero"`
+
+	// NextAt When the provider is called next. Absent if it succeeded or failed, and if a person has to look.
+	NextAt time.Time `json:"nextAt,omitempty,omitzero"`
+	Reason string    `json:"reason,omitempty,omitzero"`
 
 	// Reference The provider's name for it.
 	Reference string `json:"reference,omitempty,omitzero"`

@@ -133,12 +133,13 @@ type OperationResult struct {
 	Reference  string              `json:"reference,omitempty" doc:"The provider's name for it."`
 	Code       string              `json:"code,omitempty" doc:"Why it is not done, for programs. step_result: a person reported the outcome. authorization_expired: nothing was left, so a void is done."`
 	Detail     string              `json:"detail,omitempty" doc:"Why it is not done, for people."`
+	NextAt     *time.Time          `json:"nextAt,omitempty" doc:"When the provider is called next. Absent if it succeeded or failed, and if a person has to look."`
 }
 
 func resultOf(c *orders.ChargeOperation) OperationResult {
 	return OperationResult{
 		Lines: linesOf(c), Reason: c.Reason, RequestID: c.RequestID, CreatedAt: c.CreatedAt.UTC(), FinishedAt: utc(c.FinishedAt),
-		Reference: c.Reference, Code: c.Code, Detail: c.Detail,
+		Reference: c.Reference, Code: c.Code, Detail: c.Detail, NextAt: utc(c.NextAt),
 	}
 }
 

@@ -373,7 +373,8 @@ SELECT o.*, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_
       'restock', f.restock, 'voided', f.voided::text, 'lines', f.lines,
       'calling', CASE WHEN f.calling AND f.due_at > now() THEN true END,
       'reason', f.reason, 'requestId', f.request_id, 'createdAt', f.created_at, 'finishedAt', f.finished_at,
-      'reference', f.reference, 'code', f.code, 'detail', f.detail)) ORDER BY f.number)
+      'reference', f.reference, 'code', f.code, 'detail', f.detail,
+      'nextAt', CASE WHEN f.code IS DISTINCT FROM 'outcome_unknown' THEN f.due_at END)) ORDER BY f.number)
     FROM pawl.charge_operations AS f WHERE f.order_no = o.order_no AND f.generation = o.generation AND f.number > 0) END)::jsonb AS charge_operation_list,
   (CASE WHEN o.disputes IS NOT NULL THEN (
     SELECT jsonb_agg(jsonb_strip_nulls(jsonb_build_object('reference', d.reference, 'state', d.state, 'amount', d.amount::text,

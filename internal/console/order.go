@@ -47,11 +47,21 @@ type operation struct {
 // Operations are the charge operations of the order, in the order of their requests.
 func (p *orderPage) Operations() []operation { return operationsOf(p.Order) }
 
+// Tried is the first operation that the provider has not done yet, though it was asked; nil: there is none.
+func (p *orderPage) Tried() *operation {
+	for _, o := range p.Operations() {
+		if o.Code != "" && (o.State == client.CaptureStatePending || o.State == client.CaptureStateInDoubt) {
+			return &o
+		}
+	}
+	return nil
+}
+
 func operationsOf(o *client.Order) (all []operation) {
 	for _, r := range o.Refunds {
 		all = append(all, operation{Kind: "refund", Restock: r.Restock, Capture: client.Capture{
 			Number: r.Refund, State: client.CaptureState(r.State), Amount: r.Amount, Lines: r.Lines, Reason: r.Reason,
-			RequestID: r.RequestID, CreatedAt: r.CreatedAt, Reference: r.Reference, Code: r.Code, Detail: r.Detail,
+			RequestID: r.RequestID, CreatedAt: r.CreatedAt, Reference: r.Reference, Code: r.Code, Detail: r.Detail, NextAt: r.NextAt,
 		}})
 	}
 	for _, c := range o.Captures {

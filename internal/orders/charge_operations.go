@@ -28,6 +28,7 @@ type ChargeOperation struct {
 	Reference  string           `json:"reference"`  // the provider's reference
 	Code       string           `json:"code"`       // why it is not done
 	Detail     string           `json:"detail"`
+	NextAt     *time.Time       `json:"nextAt"` // when the provider is called next; nil: never, or not before a person has looked
 }
 
 // The kinds of charge operations, which are also verbs.

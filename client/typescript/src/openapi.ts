@@ -1438,6 +1438,11 @@ export interface components {
             /** @description What it is about, if the request named lines. Their amounts are what the units cost, even if another amount was requested. */
             lines?: components["schemas"]["RefundLine"][];
             /**
+             * Format: date-time
+             * @description When the provider is called next. Absent if it succeeded or failed, and if a person has to look.
+             */
+            nextAt?: string;
+            /**
              * Format: int32
              * @description Its number, over all refunds, captures and voids of the order.
              */
@@ -2887,6 +2892,11 @@ export interface components {
             finishedAt?: string;
             /** @description What it is about, if the request named lines. Their amounts are what the units cost, even if another amount was requested. */
             lines?: components["schemas"]["RefundLine"][];
+            /**
+             * Format: date-time
+             * @description When the provider is called next. Absent if it succeeded or failed, and if a person has to look.
+             */
+            nextAt?: string;
             reason?: string;
             /** @description The provider's name for it. */
             reference?: string;
