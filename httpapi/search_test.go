@@ -43,7 +43,7 @@ func TestSearch(t *testing.T) {
 	b := setup(t)
 	for i, order := range []string{
 		`"orderId":"shop-1","customerId":"ann"`, `"orderId":"shop-10","customerId":"ann","metadata":{"email":"ann@example.com","shop":"x"}`,
-		`"orderId":"shop-2","metadata":{"email":"bob@example.com"}`, `"orderId":"ann","metadata":{"email":"shop-1"}`,
+		`"orderId":"shop-2","customerId":"c-129","metadata":{"email":"bob@example.com"}`, `"orderId":"ann","metadata":{"email":"shop-1"}`,
 		`"orderId":"shop","metadata":{"email":"` + strings.Repeat("é", 300) + `"}`,
 	} {
 		b.process(t, fmt.Sprintf(`{%s,"amount":%d,"item":"widget"}`, order, i+1)).wantStatus(t, 200)
@@ -78,6 +78,11 @@ func TestSearch(t *testing.T) {
 		"P_1":                    "shop-1 part disputeReference",
 		"3,00":                   "shop-2 amount",
 		"2.0":                    "shop-10 amount",
+		"$2.00":                  "shop-10 amount",
+		"usd 2.00":               "shop-10 amount",
+		"3,00 €":                 "shop-2 amount",
+		"3.00 EUR":               "", // they are in USD
+		"129,98 €":               "", // and not what has 129 inside
 		"1e0":                    "",
 		"op":                     "", // too short for a part
 		"%":                      "",

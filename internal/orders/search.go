@@ -14,6 +14,7 @@ import (
 	"github.com/govalues/decimal"
 
 	"pawl/db"
+	"pawl/internal/iso4217"
 	"pawl/internal/pg"
 )
 
@@ -59,10 +60,15 @@ type Found struct {
 
 // Search finds up to limit orders by one term of up to 255 characters. An order is in the result once, with the first
 // thing that matched. If none has the term as it is, in lower or in upper case, Search looks inside the newest orders, or
-// inside those before a cursor. If none has it there, it does the same with the words of the term. Errors: ErrUnavailable.
+// inside those before a cursor. If none has it there, it does the same with the words of a term that is no amount. Errors: ErrUnavailable.
 func (r *Reader) Search(ctx context.Context, term string, limit int32, before int64) (found Found, err error) {
 	var rows []db.OrdersSearchRow
-	for _, terms := range [][]string{{term}, wordsOf(term)} {
+	p := db.OrdersSearchPartsParams{Before: cmp.Or(before, math.MaxInt64), Looks: looksInside, Most: limit + 1}
+	words := wordsOf(term)
+	if p.Amount, p.Currency = amountOf(term); p.Amount != "" {
+		words = nil
+	}
+	for _, terms := range [][]string{{term}, words} {
 		if len(rows) > 0 || len(terms) == 0 {
 			continue
 		}
@@ -73,7 +79,6 @@ func (r *Reader) Search(ctx context.Context, term string, limit int32, before in
 			}
 		}
 		if len(rows) == 0 {
-			p := db.OrdersSearchPartsParams{Amount: amountOf(term), Before: cmp.Or(before, math.MaxInt64), Looks: looksInside, Most: limit + 1}
 			if rows, err = r.lookInside(ctx, terms, p, &found); err != nil {
 				return found, Unavailable("look inside orders", err)
 			}
@@ -167,17 +172,19 @@ func (r *Reader) lookInside(ctx context.Context, terms []string, p db.OrdersSear
 	return rows, nil
 }
 
-var anAmount = regexp.MustCompile(`^([0-9][0-9,]{0,18}?)(?:\.([0-9]{1,4})|,([0-9]{1,2}))?$`)
+var anAmount = regexp.MustCompile(`^(?:\p{Sc}|([A-Za-z]{3}))? ?([0-9]{1,19}|[0-9]{1,3}(?:,[0-9]{3}){1,5})(?:\.([0-9]{1,4})|,([0-9]{1,2}))? ?(?:\p{Sc}|([A-Za-z]{3}))?$`)
 
-// amountOf is the amount that a term may be, such as 417, 417,00 or 1,417.00; otherwise empty.
-func amountOf(term string) string {
+// amountOf is the amount that a term may be, such as 417, 417,00, $1,417.00 or 417 EUR, and its currency, if it has the code
+// of one; otherwise empty.
+func amountOf(term string) (amount, currency string) {
 	parts := anAmount.FindStringSubmatch(term)
 	if parts == nil {
-		return ""
+		return "", ""
 	}
-	amount, err := decimal.Parse(strings.ReplaceAll(parts[1], ",", "") + "." + cmp.Or(parts[2], parts[3], "0"))
-	if err != nil || amount.Cmp(largest) > 0 {
-		return ""
+	currency = strings.ToUpper(parts[1] + parts[5])
+	sum, err := decimal.Parse(strings.ReplaceAll(parts[2], ",", "") + "." + cmp.Or(parts[3], parts[4], "0"))
+	if err != nil || sum.Cmp(largest) > 0 || currency != "" && !iso4217.Known(currency) {
+		return "", ""
 	}
-	return amount.String()
+	return sum.String(), currency
 }

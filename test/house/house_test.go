@@ -37,7 +37,7 @@ var mayImport = map[string][]string{
 	"engine/ledger":       {"fsm", "db", "internal/pg"},
 	"internal/provider":   {"fsm", "internal/egress", "internal/version"},
 	"engine/batch":        {},
-	"internal/orders":     {"fsm", "db", "internal/pg"},
+	"internal/orders":     {"fsm", "internal/iso4217", "db", "internal/pg"},
 	"engine":              {"engine/batch", "internal/cell", "fsm", "db", "internal/pg", "internal/policy", "internal/policy/store", "engine/ledger", "internal/orders", "internal/provider", "internal/provider/endpoint", "internal/provider/stripe", "internal/signing"},
 	"internal/signing":    {},
 	"internal/version":    {},
