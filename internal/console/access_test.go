@@ -42,6 +42,8 @@ func TestRoles(t *testing.T) {
 		{"reader", "/console/orders", 200, []string{"<bdi>one</bdi>", "!checkbox", "!<option"}},
 		{"reader", "/console/attention", 200, []string{"<bdi>one</bdi>", "None of your roles", "!Retry", "!Cancel"}},
 		{"reader", orderPath + "done", 200, []string{"12.50 USD", "!/console/order/refund"}},
+		{"reader", orderPath + "one", 200, []string{`<a href="/console/runbook#retry_after">What the runbook says</a>`, "!retry.cap"}},
+		{"reader", "/console/stock", 200, []string{">Show<"}},
 		{"reader", "/console/order/refund?id=done&preview=yes", 403, []string{"needs the role operate", `<a href="/console/order?id=done">Order`}},
 		{"reader", "/console/bulk", 403, []string{"Your roles do not allow this", "the role operate or approve or settle; token:reader has read", "!<option"}},
 		{"shop", "/console", 200, []string{"token:shop", "your roles do not include", ">Orders<", "!>Stock<", "!machine", "!is open"}},

@@ -172,7 +172,11 @@ func TestStory(t *testing.T) {
 	move("charging", "reserving", "", "system", "")
 	assert.Equal(t, strings.Join(told(true, true), "\n"), "Charge: 49.90 USD charged once, at try 2 of 2, all with the same key. 2 tries: 1 × HTTP 503 Service Unavailable, 1 × done."+
 		"\nReservation: It is under way.")
-	entries = nil
+	entries, o.Hold, o.InDoubt, o.Steps.Reserve = nil, "callback", true, client.StepState{Undone: true, InDoubt: true}
+	move("releasing", "refunding", "", "system", "")
+	entries = append([]entry{{At: at, Move: &client.Transition{At: at, From: "reserving", To: "releasing", Actor: "system"}}}, entries...)
+	assert.Equal(t, strings.Join(told(true, true), "\n"), "Undo of the reservation: Nothing is reserved.\nUndo of the charge: No result yet.")
+	entries, o.Hold = nil, ""
 	move("", "pending", "approval", "system", "")
 	move("pending", "pending", "pause", "token:eve", "")
 	assert.Equal(t, strings.Join(told(true, true), "\n"), "Accepted: It waited 30 s for a person to approve it.\nAsked to pause token:eve:")
@@ -180,7 +184,7 @@ func TestStory(t *testing.T) {
 	entries = []entry{{At: at, Move: &client.Transition{At: at, From: "completed", To: "completed", Verb: "refund", Actor: "token:eve", Reason: "a dent"}},
 		{At: at, Call: &client.Call{Call: -1, Refund: 1, Operation: "refund", Outcome: "done"}},
 		{At: at, Call: &client.Call{Call: -2, Step: "charge", Operation: "undo", Outcome: "done"}}}
-	assert.Equal(t, strings.Join(told(true, true), "\n"), "Refund 1 of 5 USD token:eve a dent: Done.\nUndo of a late charge:")
+	assert.Equal(t, strings.Join(told(true, true), "\n"), "Refund 1: 5 USD token:eve a dent: Done.\nUndo of a late charge:")
 }
 
 // TestWaits: of each hold the page says what the order waits for, since when, what is next, whether money moved, and
@@ -218,7 +222,7 @@ func TestWaits(t *testing.T) {
 			"Waits for a person to approve it|A rule of the policy asks for that before anything is charged. It has waited since " + minute(past) + " (7 min ago).|If nobody decides, it is canceled in 1 min (" +
 				minute(soon) + ").|Somebody with the role approve must approve or reject it.|The customer was not charged."},
 		{client.Order{Status: "confirming", Hold: "attention", HoldReason: "retries_exhausted: 9 calls", InDoubt: true}, client.Transition{Verb: "attention"}, client.Call{Outcome: "retry", Detail: "back on Monday"},
-			"Needs a person: Retries are used up|No try of the confirmation has succeeded, but one without an answer may have been done. It has waited since " + minute(past) +
+			"Needs a person: Retries are used up|No try of the confirmation has succeeded, but one without a clear answer may have been done. It has waited since " + minute(past) +
 				" (7 min ago). The last answer of the provider, 7 min ago: back on Monday.||Somebody must decide: Retry tries the confirmation again.|The customer was charged 8 USD."},
 	} {
 		o := c.o
@@ -235,13 +239,16 @@ func TestWaits(t *testing.T) {
 		text := render(t, "order", client.Caller{}, &orderPage{Order: &o, Wait: w, History: &history{}})
 		assert.Contains(t, text, string(w.Why), "the page lacks")
 	}
-	failed := orderPage{Order: &client.Order{Status: "failed", Failure: client.Failure{Step: "charge", Code: "card_declined", Detail: "Your card was declined."}}}
+	failed := orderPage{History: &history{}, Order: &client.Order{Status: "failed", StartAt: soon, FinishedAt: now, Failure: client.Failure{Step: "charge", Code: "card_declined", Detail: "Your card was declined."}}}
 	assert.Equal(t, tags.ReplaceAllString(string(failed.Ends()), "")+failed.Paid(),
 		" It failed at the charge: card_declined, Your card was declined.The customer pays nothing: nothing was charged.")
 	again := ofOrder{&visit{}, verbByName(verbs, "retry"), failed.Order}
 	assert.Contains(t, strings.Join(again.retried(), " "), "Last time the charge was refused (card_declined: Your card was declined).")
 	declined := errorGroup{Rows: []errorRow{{ErrorGroup: client.ErrorGroup{Step: "charge", Code: "stolen_card", Orders: 1}}}}
 	assert.True(t, declined.Declined() && retriesOf(declined.Rows) == nil && declined.Rows[0].Label() == "List the order", declined)
+	if strings.Contains(render(t, "order", client.Caller{}, &failed), "Starts at") {
+		t.Error("an order that has ended starts")
+	}
 }
 
 func TestNumbers(t *testing.T) {
@@ -369,7 +376,20 @@ func TestHeaderNamesThePerson(t *testing.T) {
 func TestDoubtIsTold(t *testing.T) {
 	t.Parallel()
 	o := client.Order{Amount: "8", Currency: "USD", Steps: client.Steps{Charge: client.StepState{Undone: true, InDoubt: true}}}
-	assert.Equal(t, moneyOf(&o), "The customer pays nothing: if 8 USD was charged, it went back.")
+	undo := []entry{{Call: &client.Call{Step: "charge", Operation: "undo", Outcome: "done"}}}
+	p := orderPage{Order: &o, History: &history{Entries: undo}}
+	assert.Equal(t, p.Paid(), "The customer pays nothing: if 8 USD was charged, it went back.")
+	undo[0].Call.Reference = "rf_1"
+	assert.Equal(t, p.Paid(), "The customer pays nothing: 8 USD was charged, and went back (rf_1).")
+	o.Refunds = []client.Refund{{State: client.RefundStatePending}}
+	undo[0].Call = &client.Call{Refund: 1, StartedAt: time.Now(), Outcome: "retry", Code: "connection_failed"}
+	assert.Equal(t, p.Delayed(), "the provider can't be reached; Pawl keeps trying")
+	o.Steps.Reserve = client.StepState{Undone: true, InDoubt: true}
+	assert.Equal(t, p.Goods(), "not reserved")
+	o.Status, o.InDoubt, o.Steps.Reserve = client.StatusReserving, true, client.StepState{}
+	assert.Equal(t, p.Goods(), "may be reserved")
+	lookup := []client.Call{{Operation: "lookup", Outcome: "retry", Code: "unseen"}}
+	assert.Equal(t, meaningOf(&o, reasons[0], lookup), "No try of the reservation has succeeded. Asked last, the provider said that it was not done.")
 	found := &client.Overview{ProviderSteps: []client.ProviderStep{{Step: "charge", Route: "eu", Host: "eu.example"}, {Step: "charge", Route: "us", Host: "us.example"}}}
 	group := client.ErrorGroup{Step: "charge", Route: "eu", Hold: client.ErrorGroupHoldRetry, Code: "timeout"}
 	closed := groupOf(found, &group)

@@ -161,6 +161,36 @@ func (p *orderPage) RefundedOfLines() []string {
 	return said
 }
 
+// Delayed says why money is still on its way back; empty: nothing is known to hold it up.
+func (p *orderPage) Delayed() string {
+	last := &client.Call{}
+	for _, e := range p.History.Entries {
+		if e.Call != nil && e.Call.Refund > 0 && e.Call.StartedAt.After(last.StartedAt) {
+			last = e.Call
+		}
+	}
+	unknown := func(r client.Refund) bool { return r.Code == "outcome_unknown" } // nothing more is sent for it
+	if last.Outcome != client.CallOutcomeRetry && last.Outcome != client.CallOutcomeUnknown || slices.ContainsFunc(p.Refunds, unknown) {
+		return ""
+	}
+	return answerTo(last) + "; Pawl keeps trying"
+}
+
+// Goods says whether the goods of the order are reserved.
+func (p *orderPage) Goods() string {
+	switch reserve := p.Steps.Reserve; {
+	case p.Status == client.StatusCompleted:
+		return "sold"
+	case reserve.Completed:
+		return "reserved"
+	case reserve.Undone && !reserve.InDoubt:
+		return "released again"
+	case p.InDoubt && fsm.State(p.Status).Step() == fsm.Reserve:
+		return "may be reserved"
+	}
+	return "not reserved"
+}
+
 // UndoReference is the provider's name for what undid the charge, if a call on the page has it.
 func (p *orderPage) UndoReference() string {
 	undo := func(e entry) bool {
@@ -174,12 +204,6 @@ func (p *orderPage) UndoReference() string {
 	}
 	return ""
 }
-
-// Refundable is what can still be refunded.
-func (p *orderPage) Refundable() string { return count(refundable(p.Order)) }
-
-// Capturable is what can still be captured.
-func (p *orderPage) Capturable() string { return count(capturable(p.Order)) }
 
 // Delivered counts the deliveries by their state.
 func (p *orderPage) Delivered() string {
@@ -235,6 +259,9 @@ func (p *orderPage) Paid() string {
 		return fmt.Sprintf("%s %s was captured, and no more can be: the authorization ended.", count(p.Captured), p.Currency)
 	case p.Status == client.StatusCompleted:
 		return ""
+	}
+	if p.Steps.Charge.InDoubt && p.UndoReference() != "" { // what gave it back shows that it was charged
+		return fmt.Sprintf("The customer pays nothing: %s %s was charged, and went back (%s).", count(p.Amount), p.Currency, visible(p.UndoReference()))
 	}
 	return moneyOf(p.Order)
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"html/template"
 	"net/http"
 	"net/url"
 	"slices"
@@ -56,7 +57,7 @@ var views = []view{
 
 var searchHelp = [][2]string{
 	{`pi_3P8xZq`, "an id or its beginning, a customer, a provider's reference (of Stripe: pi_, re_ and dp_, and ch_ of a disputed charge) or a value of searchable " +
-		"metadata. If no order has it, the newest orders that have it inside, or that have this amount. In quotes if it looks like a condition, with quotes doubled"},
+		"metadata. If no order has it, the newest orders that have it inside, or that have this amount (417, $417, 417 EUR). In quotes if it looks like a condition, with quotes doubled"},
 	{`status:failed,canceled`, "in one of these states; open: not ended"},
 	{`hold:attention`, "on hold: attention, approval, retry, callback, queued, scheduled or paused"},
 	{`reason:retries_exhausted`, "on hold for this reason; the part before a colon is enough"},
@@ -377,6 +378,24 @@ func (p *ordersPage) Range() string {
 // OfBooks reports whether the list is one that a figure of the books leads to.
 func (p ordersPage) OfBooks() bool { return strings.Contains(p.Search, "currency:") }
 
+// whyHeld is the reason of a hold, in words.
+func whyHeld(o client.Order) string {
+	if o.Hold == client.OrderHoldAttention {
+		return visible(reasonOf(o.Hold, o.HoldReason).Title)
+	}
+	return visible(codeInWords(o.HoldReason))
+}
+
+// nextOf says what an order on hold does by itself, and when; empty: nothing.
+func nextOf(o client.Order) template.HTML {
+	if o.ResumesAt.IsZero() {
+		return ""
+	}
+	words := map[string]string{"retry": "next try %s", "callback": "Pawl asks %s", "scheduled": "starts %s",
+		"approvalapprove": "approved %s unless rejected", "approvalcancel": "canceled %s unless approved"}[string(o.Hold)+string(o.ApprovalOnTimeout)]
+	return markup(cmp.Or(words, "next %s"), due(o.ResumesAt))
+}
+
 // refundedOf says what of a charge is not simply kept; empty: nothing, or it was not asked.
 func refundedOf(o client.Order) string {
 	var parts []string
@@ -384,7 +403,7 @@ func refundedOf(o client.Order) string {
 	if o.Steps.Charge.Undone {
 		refunded = "undone"
 	}
-	for _, part := range [][2]string{{"authorized", o.Money.Authorized}, {"voided", o.Money.Voided}, {refunded, o.Money.Refunded},
+	for _, part := range [][2]string{{"authorized", o.Money.Authorized}, {"voided", o.Money.Voided}, {refunded, cmp.Or(o.Money.Refunded, o.Refunded)},
 		{"in dispute", o.Money.Disputed}, {"lost", o.Money.Lost}} {
 		if strings.Trim(part[1], "0.") != "" {
 			parts = append(parts, part[0]+" "+count(part[1]))

@@ -159,11 +159,13 @@ func TestOrders(t *testing.T) {
 	} {
 		s.get(t, ordersOf(search)).want(t, 200, note)
 	}
+	s.get(t, ordersOf("hold:approval")).want(t, 200, ">waits for approval<", "canceled <time", "</time> unless approved<")
+	s.get(t, ordersOf("reason:retry_after")).want(t, 200, ">The provider asks to wait<")
 	s.process(t, client.ProcessBody{OrderID: "SO-1", Amount: "1", Item: "i"})
-	for typed, id := range map[string]string{"so-1": "SO-1", "3,50": "o3", "600": "big"} { // all orders were looked at
+	for typed, id := range map[string]string{"so-1": "SO-1", "3,50": "o3", "3,50\u00a0$": "o3", "600": "big"} { // all orders were looked at
 		assert.Equal(t, s.get(t, ordersOf(typed)).header.Get("Location"), orderPath+id, typed)
 	}
-	s.get(t, ordersOf("o3 status:failed")).want(t, 200, "Only &#34;o3&#34; was looked for", ">Found by id<", "!Remove status:failed")
+	s.get(t, ordersOf("o3 status:failed")).want(t, 200, "Only &#34;o3&#34; was looked for", ">Found by id<", "!Remove status:failed", "!>Since")
 	for search, meant := range map[string]string{
 		"lamp": "item:lamp", "completed": "status:completed", "lamp 600": "item:lamp amount:600", "approvall": "hold:approval", "\"ann smith\" widget USD": `customer:"ann smith" item:widget currency:USD`,
 		"status:faild,canceled item:lamp": "status:failed,canceled item:lamp", `stats:faild customer:"ann smith"`: `status:failed customer:"ann smith"`,

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/govalues/decimal"
 
@@ -29,53 +30,26 @@ type search struct {
 
 // qualifiers has the words before a colon. Each function returns what is wrong with its value.
 var qualifiers = map[string]func(s *search, value string) (wrong string){
-	"status": (*search).status,
-	"hold": func(s *search, value string) string {
-		s.filter.Hold = client.ListOrdersParamsHold(strings.ToLower(value))
-		return notOneOf("hold", value)
-	},
-	"reason":   func(s *search, value string) string { s.filter.HoldReason = value; return "" },
-	"item":     func(s *search, value string) string { s.filter.Item = value; return "" },
-	"customer": func(s *search, value string) string { s.filter.CustomerID = value; return "" },
-	"step": func(s *search, value string) string {
-		s.filter.FailureStep = client.ListOrdersParamsFailureStep(strings.ToLower(value))
-		return notOneOf("step", value)
-	},
-	"route":    func(s *search, value string) string { s.filter.Route = value; return "" },
-	"code":     func(s *search, value string) string { s.filter.FailureCode = value; return "" },
-	"amount":   (*search).amount,
-	"currency": func(s *search, value string) string { s.filter.Currency = strings.ToUpper(value); return "" },
-	"charged": func(s *search, value string) string {
-		s.filter.Charged = true
-		return notOneOf("charged", value)
-	},
-	"refunded": func(s *search, value string) string {
-		s.filter.Refunded = true
-		return notOneOf("refunded", value)
-	},
-	"authorized": func(s *search, value string) string {
-		s.filter.Authorized = true
-		return notOneOf("authorized", value)
-	},
-	"voided": func(s *search, value string) string {
-		s.filter.Voided = true
-		return notOneOf("voided", value)
-	},
-	"refund": func(s *search, value string) string {
-		s.filter.Refund = client.ListOrdersParamsRefund(strings.ToLower(value))
-		return notOneOf("refund", value)
-	},
-	"dispute": func(s *search, value string) string {
-		s.filter.Dispute = client.ListOrdersParamsDispute(strings.ToLower(value))
-		return notOneOf("dispute", value)
-	},
-	"created": (*search).created,
-	"from":    (*search).from,
-	"to":      (*search).to,
-	"sort": func(s *search, value string) string {
-		s.filter.Sort = client.ListOrdersParamsSort(strings.ToLower(value))
-		return notOneOf("sort", value)
-	},
+	"status":     (*search).status,
+	"hold":       oneOf("hold", func(s *search) *client.ListOrdersParamsHold { return &s.filter.Hold }),
+	"reason":     func(s *search, value string) string { s.filter.HoldReason = value; return "" },
+	"item":       func(s *search, value string) string { s.filter.Item = value; return "" },
+	"customer":   func(s *search, value string) string { s.filter.CustomerID = value; return "" },
+	"step":       oneOf("step", func(s *search) *client.ListOrdersParamsFailureStep { return &s.filter.FailureStep }),
+	"route":      func(s *search, value string) string { s.filter.Route = value; return "" },
+	"code":       func(s *search, value string) string { s.filter.FailureCode = value; return "" },
+	"amount":     (*search).amount,
+	"currency":   func(s *search, value string) string { s.filter.Currency = strings.ToUpper(value); return "" },
+	"charged":    yes("charged", func(s *search) *bool { return &s.filter.Charged }),
+	"refunded":   yes("refunded", func(s *search) *bool { return &s.filter.Refunded }),
+	"authorized": yes("authorized", func(s *search) *bool { return &s.filter.Authorized }),
+	"voided":     yes("voided", func(s *search) *bool { return &s.filter.Voided }),
+	"refund":     oneOf("refund", func(s *search) *client.ListOrdersParamsRefund { return &s.filter.Refund }),
+	"dispute":    oneOf("dispute", func(s *search) *client.ListOrdersParamsDispute { return &s.filter.Dispute }),
+	"created":    (*search).created,
+	"from":       (*search).from,
+	"to":         (*search).to,
+	"sort":       oneOf("sort", func(s *search) *client.ListOrdersParamsSort { return &s.filter.Sort }),
 }
 
 // valuesOf has the values of qualifiers that take only these.
@@ -97,6 +71,22 @@ func fixed[T ~string](words []T) (all []string) {
 		all = append(all, string(word))
 	}
 	return all
+}
+
+// oneOf sets a condition that takes only some values.
+func oneOf[T ~string](key string, condition func(*search) *T) func(*search, string) string {
+	return func(s *search, value string) string {
+		*condition(s) = T(strings.ToLower(value))
+		return notOneOf(key, value)
+	}
+}
+
+// yes sets a condition that is there or not.
+func yes(key string, condition func(*search) *bool) func(*search, string) string {
+	return func(s *search, value string) string {
+		*condition(s) = true
+		return notOneOf(key, value)
+	}
 }
 
 // notOneOf says what is wrong with values of a qualifier that takes only some.
@@ -226,7 +216,7 @@ func wordsOf(text string) (words []word) {
 		case r == '"':
 			w.quoted = w.quoted || !begun
 			open, begun = !open, true
-		case (r == ' ' || r == '\t' || r == '\n' || r == '\r') && !open:
+		case unicode.IsSpace(r) && !open:
 			end(i)
 		default:
 			w.text, begun = w.text+string(r), true

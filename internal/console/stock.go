@@ -46,6 +46,7 @@ type itemPage struct {
 	*stockItem
 	Last, Counted *client.Movement // of all; nil: there is none on the first page, or this is another one
 	Tasks         []*task
+	Elsewhere     bool // a provider keeps the stock
 	Movements     []client.Movement
 	Older         string // the URL of the next page
 }
@@ -74,10 +75,25 @@ func (v *visit) showItem() error {
 			}
 		}
 	}
+	if !item.Known() && v.may("getPolicy") {
+		if p.Elsewhere, err = v.reservesElsewhere(); err != nil {
+			return err
+		}
+	}
 	return v.show("item", page{Title: item.Item.Item, Data: p})
 }
 
-// stockItem is an item, or only a name that was never ordered or stocked.
+// reservesElsewhere reports whether a provider reserves the items of new orders.
+func (v *visit) reservesElsewhere() (bool, error) {
+	list, err := v.api.ListPolicies(v.r.Context(), client.ListPoliciesParams{Limit: 1})
+	if err != nil || list.Active == 0 {
+		return false, err
+	}
+	active, err := v.api.GetPolicy(v.r.Context(), list.Active)
+	return err == nil && active.Steps.Reserve != client.PolicyExecutorsReserveLedger, err
+}
+
+// stockItem is an item, or only a name that was never reserved or stocked.
 type stockItem struct {
 	client.Item
 	etag string

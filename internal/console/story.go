@@ -53,6 +53,16 @@ func storyOf(o *client.Order, entries []entry, first, last bool) []chapter {
 	return t.story
 }
 
+// meanwhile tells what has happened to the order since a move.
+func (q *ofOrder) meanwhile(since int) ([]chapter, error) {
+	moves, err := q.api.ListTransitions(q.r.Context(), q.order.OrderID, client.ListTransitionsParams{After: since, Limit: 20})
+	if err != nil {
+		return nil, err
+	}
+	told, _ := fold(moves.Transitions, nil)
+	return storyOf(q.order, told, true, true), nil
+}
+
 func (t *teller) add(e entry) {
 	if name := e.beside(t.operations); name != "" {
 		at, known := t.beside[name]
@@ -178,6 +188,8 @@ func (c *chapter) tell(o *client.Order, now bool) {
 		c.Mark = "waiting"
 		if o.Hold == "" {
 			c.say("It is under way")
+		} else if o.InDoubt {
+			c.say("No result yet")
 		} else if c.state != client.StatusPending {
 			c.say("It is not done yet")
 		}
@@ -236,13 +248,16 @@ func (c *chapter) tellResult(o *client.Order, calls []*client.Call) {
 
 // doneTo says what is so after a state.
 func (c *chapter) doneTo(o *client.Order) string {
-	charged := " charged"
+	charged, free := " charged", "the goods are free again"
 	if o.Authorized != "" {
 		charged = " authorized"
 	}
+	if o.Steps.Reserve.InDoubt {
+		free = "nothing is reserved"
+	}
 	return map[client.Status]string{
 		client.StatusCharging: count(o.Amount) + " " + o.Currency + charged, client.StatusReserving: visible(o.What()) + " reserved",
-		client.StatusConfirming: "confirmed", client.StatusReleasing: "the goods are free again", client.StatusRefunding: "nothing is kept of the charge",
+		client.StatusConfirming: "confirmed", client.StatusReleasing: free, client.StatusRefunding: "nothing is kept of the charge",
 	}[c.state]
 }
 
@@ -336,6 +351,9 @@ func counted(words []string) string {
 	return strings.Join(order, ", ")
 }
 
+// notDone is the answer to a look-up of what has not arrived.
+const notDone = "not done"
+
 // answerTo is the answer to a call, in a few words.
 func answerTo(c *client.Call) string {
 	const most = 50
@@ -348,8 +366,10 @@ func answerTo(c *client.Call) string {
 		return "accepted, to be answered later"
 	case c.Outcome == client.CallOutcomeRefused:
 		return strings.TrimSpace("refused " + visible(c.Code))
+	case c.Code == "connection_failed":
+		return codeWords[c.Code]
 	case c.Code == "unseen", c.Code == "not_seen":
-		return "not done"
+		return notDone
 	}
 	words, _, _ := strings.Cut(c.Detail, ": ")
 	if words == "" || len(words) > most {
@@ -400,7 +420,7 @@ func (c *chapter) tellHolds() {
 
 // tellOperation says who asked for a refund, capture or void, and what has become of it.
 func (c *chapter) tellOperation(o *operation, currency string) {
-	c.Title, c.Reference = fmt.Sprintf("%s of %s %s", capital(o.name()), count(o.Amount), currency), o.Reference
+	c.Title, c.Reference = fmt.Sprintf("%s: %s %s", capital(o.name()), count(o.Amount), currency), o.Reference
 	c.Mark = cmp.Or(map[client.CaptureState]string{client.CaptureStateDone: "done", client.CaptureStateFailed: "failed"}[o.State], "waiting")
 	c.Said = slices.Insert(c.Said, 0, capital(strings.ReplaceAll(string(o.State), "_", " "))+".")
 	if o.Kind == "void" && o.RequestID == "" { // Pawl asks the provider about what is left of an authorization that is over

@@ -31,11 +31,12 @@ type task struct {
 	fields          []field
 	seen            map[string]string // the state that the person saw, such as a version; a hidden field of both pages
 
-	Outcomes   []string // what will be so afterwards, set by preview
-	comparison          // of policies
-	Warnings   []string // of a policy
-	Link, Back string   // the URLs of its page, and of the page before it
-	details    []string // parameters of its URL, besides those of Link
+	Outcomes   []string  // what will be so afterwards, set by preview
+	Meanwhile  []chapter // what has happened since a form was refused, set by preview
+	comparison           // of policies
+	Warnings   []string  // of a policy
+	Link, Back string    // the URLs of its page, and of the page before it
+	details    []string  // parameters of its URL, besides those of Link
 
 	preview  func(form url.Values) ([]change, []string, error) // what will change, and notes on it; nil: nothing to show
 	do       func(form url.Values) error                       // does it, and sends the next page

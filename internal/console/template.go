@@ -37,7 +37,7 @@ func parseTemplates() map[string]*template.Template {
 var functions = template.FuncMap{
 	"ago": ago, "past": func(at time.Time) bool { return at.Before(time.Now()) },
 	"due": due,
-	"why": inWords,
+	"why": inWords, "whyHeld": whyHeld, "nextOf": nextOf,
 
 	"code":   codeInWords,
 	"lasts":  lasts,
@@ -69,6 +69,8 @@ var functions = template.FuncMap{
 	"movedCells":  movedCells,
 	"placesOf":    placesOf,
 	"refundedOf":  refundedOf,
+	"refundable":  refundable,
+	"capturable":  capturable,
 	"holdersURL":  holdersURL,
 	"mark":        mark,
 	"duration":    duration,
@@ -187,14 +189,17 @@ func length(d time.Duration) string {
 // is in its title.
 func badge(word any) template.HTML {
 	text := template.HTMLEscapeString(fmt.Sprint(word))
-	switch text {
-	case "":
+	if text == "" {
 		return ""
-	case fsm.HoldAttention:
-		return `<span class="badge attention" title="attention">needs a person</span>`
+	}
+	if plain := badgeWords[text]; plain != "" {
+		return template.HTML(`<span class="badge ` + text + `" title="` + text + `">` + plain + `</span>`)
 	}
 	return template.HTML(`<span class="badge ` + text + `">` + strings.ReplaceAll(text, "_", " ") + `</span>`)
 }
+
+// badgeWords say codes that say nothing to people.
+var badgeWords = map[string]string{fsm.HoldAttention: "needs a person", fsm.HoldApproval: "waits for approval", fsm.HoldCallback: "waits for the provider"}
 
 // rowID is the HTML ID of the element of an order, the same each time the page is rendered.
 func rowID(orderID string) string { return fmt.Sprintf("order-%x", orderID) }

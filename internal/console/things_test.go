@@ -23,7 +23,7 @@ func TestOrderWithLines(t *testing.T) {
 	s.process(t, client.ProcessBody{OrderID: "basket", Amount: "12.90", Lines: []client.LineInput{
 		{Item: "<tea>", Quantity: new(2), Amount: "8"}, {Item: "cup", Amount: "3"}, {Item: "by air", Amount: "4.90", Kind: client.LineInputKindShipping},
 		{Item: "spring", Amount: "-3", Kind: client.LineInputKindDiscount}}})
-	s.get(t, "/console/order?id=basket").want(t, 200, `<a href="/console/item?item=%3ctea%3e"><bdi>&lt;tea&gt;</bdi></a>`, " <small>shipping</small>", ">-3.00<", "All items: sold", "!Item<dd>")
+	s.get(t, "/console/order?id=basket").want(t, 200, `<a href="/console/item?item=%3ctea%3e"><bdi>&lt;tea&gt;</bdi></a>`, " <small>shipping</small>", ">−3.00<", "All items: sold", "!Item<dd>")
 	s.get(t, "/console/orders").want(t, 200, "<bdi>2 × &lt;tea&gt;, 1 × cup, 1 × by air, 1 more</bdi>")
 	s.get(t, "/console/orders?q=item:cup").want(t, 200, "basket")
 	s.get(t, "/console/item?item=cup").want(t, 200)
@@ -45,7 +45,7 @@ func TestStock(t *testing.T) {
 	s := setup(t)
 	s.get(t, "/console/stock").want(t, 200, "There are no items here")
 	const item = `?item=%2e%2e%2f%3Cb%3E`
-	s.get(t, "/console/item"+item).want(t, 200, "This item was never ordered or stocked", "<bdi>../&lt;b&gt;</bdi>", ">Set after a count<")
+	s.get(t, "/console/item"+item).want(t, 200, "This item was never reserved or stocked", "!A provider keeps", ">All its orders<", "<bdi>../&lt;b&gt;</bdi>", ">Set after a count<")
 	set, adjust := "/console/item/set"+item, "/console/item/adjust"+item
 
 	seen := s.do(t, set, "onHand", "12").want(t, 200, "What will change", "not tracked", "<bdi>12</bdi>")
@@ -82,6 +82,8 @@ func TestStock(t *testing.T) {
 	s.get(t, "/console/item?item=lamp&before=71").want(t, 200, "request-70<", "before=21", ">Newest<", "!request-71<")
 	s.get(t, "/console/item?item=lamp&before=21").want(t, 200, "request-1<", `!rel="next"`)
 	s.get(t, "/console/stock").want(t, 200, "Next page", "item=..%2f%3cb%3e", "!>lamp<", `<span class="badge approval">low</span> 3<`, "!sold out")
+	s.usePolicy(t, "reserve: {executor: simulator, url: 'http://127.0.0.1:1'}")
+	s.get(t, "/console/item?item=kettle").want(t, 200, "A provider keeps the stock of this item.", ">All its orders<", "!never reserved", "!Set after")
 }
 
 func TestWebhooks(t *testing.T) {

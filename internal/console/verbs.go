@@ -175,8 +175,8 @@ var (
 	detailField = field{Name: "detail", Label: "Why it did not happen, in words"}
 )
 
-// stepDetails say in a URL what step-result is about, if it is not the current step.
-var stepDetails = []string{"step", "generation", "refund", "capture", "void"}
+// stepDetails say in a URL what step-result is about, if it is not the current step, and what the person has seen of the order.
+var stepDetails = []string{"step", "generation", "refund", "capture", "void", "since"}
 
 type ofOrder struct {
 	*visit
@@ -226,6 +226,9 @@ func (q *ofOrder) task() *task {
 	}
 	t.preview = func(form url.Values) ([]change, []string, error) {
 		would, err := q.send(form, true)
+		if err == nil && q.query("since") != "" {
+			t.Meanwhile, err = q.meanwhile(number(q.query("since")))
+		}
 		if err != nil {
 			return nil, nil, err
 		}
@@ -276,7 +279,7 @@ func (q *ofOrder) questions() []field {
 		}
 		return append(fields, field{Name: "restock", Label: "Units to put back into stock", Type: "number", Help: "Leave it empty to put none back."})
 	case "capture":
-		left := capturable(q.order).String()
+		left := count(capturable(q.order))
 		amount := field{Name: "amount", Label: "Amount in " + q.order.Currency, Type: "decimal", Help: "Leave it empty to capture all that is left: " + left + "."}
 		final := field{Name: "final", Label: "Void the rest", Type: "select", Options: []string{"", "yes"}, Words: map[string]string{"": "No", "yes": "Yes"},
 			Help: "What is voided can't be captured later."}
@@ -350,8 +353,8 @@ func (q *ofOrder) faults(p *client.Problem) map[string]string {
 		}
 	}
 	left := map[client.ProblemCode]string{
-		client.ProblemCodeRefundTooLarge:  fmt.Sprintf("%s %s can still be refunded.", refundable(q.order), q.order.Currency),
-		client.ProblemCodeCaptureTooLarge: fmt.Sprintf("%s %s can still be captured.", capturable(q.order), q.order.Currency),
+		client.ProblemCodeRefundTooLarge:  fmt.Sprintf("%s %s can still be refunded.", count(refundable(q.order)), q.order.Currency),
+		client.ProblemCodeCaptureTooLarge: fmt.Sprintf("%s %s can still be captured.", count(capturable(q.order)), q.order.Currency),
 	}[p.Code]
 	if tooMany := q.tooManyUnits(); left != "" && len(tooMany) > 0 {
 		maps.Copy(wrong, tooMany)
@@ -377,7 +380,7 @@ func (q *ofOrder) tooManyUnits() map[string]string {
 
 // about says what a verb is about, and the given answers.
 func (q *ofOrder) about(form url.Values) []string {
-	about := fmt.Sprintf("%s %s for %s", q.order.Amount, q.order.Currency, visible(q.order.What()))
+	about := fmt.Sprintf("%s for %s", q.money(q.order.Amount), visible(q.order.What()))
 	if q.order.CustomerID != "" {
 		about += ", customer " + visible(q.order.CustomerID)
 	}
@@ -523,9 +526,9 @@ func changesOf(is, would *client.Order) []change {
 		change{"Reason for waiting", is.HoldReason, would.HoldReason},
 		change{"Asked to stop", string(is.StopRequested), string(would.StopRequested)},
 		change{"Failure", is.Failure.Code, would.Failure.Code},
-		change{"Captured", is.Captured, cmp.Or(would.Captured, is.Captured)},
-		change{"Voided", is.Voided, cmp.Or(would.Voided, is.Voided)},
-		change{"Refunded", is.Refunded, cmp.Or(would.Refunded, is.Refunded)},
+		change{"Captured", count(is.Captured), count(cmp.Or(would.Captured, is.Captured))},
+		change{"Voided", count(is.Voided), count(cmp.Or(would.Voided, is.Voided))},
+		change{"Refunded", count(is.Refunded), count(cmp.Or(would.Refunded, is.Refunded))},
 		change{"Refunds, captures and voids", operationsText(is), operationsText(would)},
 		change{"Possible actions", strings.Join(is.AllowedActions, ", "), strings.Join(would.AllowedActions, ", ")},
 	)
@@ -545,7 +548,7 @@ func policyText(version int) string {
 func operationsText(o *client.Order) string {
 	var all []string
 	for _, r := range operationsOf(o) {
-		text := fmt.Sprintf("%s of %s %s: %s", r.Kind, r.Amount, o.Currency, strings.ReplaceAll(string(r.State), "_", " "))
+		text := fmt.Sprintf("%s of %s %s: %s", r.Kind, count(r.Amount), o.Currency, strings.ReplaceAll(string(r.State), "_", " "))
 		for _, line := range r.Lines {
 			text += fmt.Sprintf(", %d × %s", line.Quantity, line.Item)
 		}
@@ -564,31 +567,29 @@ type refusal struct {
 	Again   string     // URL of the page to try again; empty: it would be refused
 	Button  string     // that leads there
 	Typed   url.Values // to be sent there, so that it is in no URL
-	Happens []client.Transition
+	Happens []chapter
 }
 
 // conflict shows that the order has changed since it was seen, or that it is the person's own.
 func (q *ofOrder) conflict(problem *client.Problem) (err error) {
-	r, ctx := refusal{Problem: problem}, q.r.Context()
-	if r.Order, err = q.api.GetOrder(ctx, q.order.OrderID); err != nil {
+	seen := q.order.Seq
+	if q.order, err = q.api.GetOrder(q.r.Context(), q.order.OrderID); err != nil {
 		return err
 	}
+	r := refusal{Problem: problem, Order: q.order}
 	r.Typed = url.Values{"person": {q.me.Name}}
 	for _, f := range append(q.questions(), whyField) {
 		r.Typed.Set(f.Name, q.form.Get(f.Name))
 	}
 	switch {
 	case problem.Status == http.StatusPreconditionFailed && q.applies(q.verb, r.Order):
-		r.Again, r.Button = q.r.URL.RequestURI(), "Look at it again"
+		r.Again, r.Button = q.with("since", cmp.Or(q.query("since"), strconv.Itoa(seen))), "Look at it again"
 	case q.verb.Name == "retry" && r.Order.Hold == client.OrderHoldAttention && q.form.Get(policyField.Name) != "active":
 		r.Again, r.Button = q.r.URL.RequestURI(), "See if it works under the policy for new orders"
 		r.Typed.Set(policyField.Name, "active")
 	}
-	since := client.ListTransitionsParams{After: q.order.Seq, Limit: 20}
-	moves, err := q.api.ListTransitions(ctx, q.order.OrderID, since)
-	if err != nil {
+	if r.Happens, err = q.meanwhile(seen); err != nil {
 		return err
 	}
-	r.Happens = moves.Transitions
 	return q.showAs(int(problem.Status), "refused", page{Title: "Not done", Data: r})
 }

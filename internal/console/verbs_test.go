@@ -82,8 +82,9 @@ func TestAnOrderThatHasChanged(t *testing.T) {
 		want(t, 200, "<details open><summary>Advanced: policy", ">typed</textarea>", `value="active" selected`)
 	assert.NoError(t, assert.Err(s.api.PauseOrder(t.Context(), "o", client.VerbBody{Reason: "somebody else"})))
 	s.post(t, path, cancel.fill("reason", "a test")).want(t, 412, "has changed since you looked", "somebody else")
-	refused := s.post(t, path, cancel.fill("reason", "a test")).want(t, 412, `action="`+path+`"`, "Look at it again") // with what was typed
-	s.post(t, path, refused.fill()).want(t, 200, ">a test</textarea>", "The order ends canceled")
+	const paused = "<strong>Asked to pause</strong> by <bdi>local</bdi>: <bdi>somebody else</bdi>"
+	refused := s.post(t, path, cancel.fill("reason", "a test")).want(t, 412, `action="`+path+`&amp;since=1"`, "Look at it again", paused) // with what was typed
+	s.post(t, path+"&since=1", refused.fill()).want(t, 200, ">a test</textarea>", "The order ends canceled", paused)
 	s.post(t, "/console/order/retry?id=o", looked.fill("reason", "a test")).want(t, 412, "!Look at it again") // it can't be retried any more
 	s.count(t, 1, `SELECT count(*) FROM orders WHERE stop_requested IS NULL AND hold = 'paused'`)
 	s.get(t, "/console/order/approve?id=o").want(t, 409, "is not allowed when the order is")
@@ -187,13 +188,14 @@ func TestDisputesAndRefunds(t *testing.T) {
 	refund := s.get(t, "/console/order/refund?id=o&preview=yes&amount=4").fill("reason", "dent <b>")
 	shown := s.post(t, "/console/order/refund?id=o", refund).want(t, 303).header.Get("Location")
 	s.get(t, shown).want(t, 200, `role="status">The refund is done.<`, "!on its way back")
+	s.get(t, "/console/orders").want(t, 200, `9.00 USD<div class="soft">refunded 4.00</div>`)
 	s.sql(t, `SET session_replication_role = replica; UPDATE charge_operations SET state = 'accepted'; UPDATE orders SET seq = seq + 2;
 		RESET session_replication_role`)
 	s.sql(t, `INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, reason)
 		SELECT o.order_no, o.seq - 1 + n, 'completed', 'completed', o.fence, (ARRAY['refund_sent', 'refund_accepted'])[1 + n],
 			(ARRAY['refund 1', 'refund 1: accepted'])[1 + n] FROM orders AS o, generate_series(0, 1) AS n`)
 	s.get(t, shown).want(t, 200, `role="status">The refund is requested.<`, "<strong>4.00</strong> on its way back", "<strong>3.50</strong> kept<", "!left to refund",
-		"<strong>Refund 1 of 4.00 USD</strong> by <bdi>local</bdi>: <bdi>dent &lt;b&gt;</bdi>. Accepted.", "!tries")
+		"<strong>Refund 1: 4.00 USD</strong> by <bdi>local</bdi>: <bdi>dent &lt;b&gt;</bdi>. Accepted.", "!tries")
 }
 
 // TestSettling: a person records the result of a step, of a refund, and of an undo that came too late.

@@ -71,7 +71,7 @@ func waitsFor(o *client.Order, moves []client.Transition, calls []client.Call) *
 			w.Act += ", Cancel undoes what was done"
 		}
 		w.Act += "."
-		w.Why = markup(meaningOf(o, why)+"%s", waited(held.At))
+		w.Why = markup(meaningOf(o, why, calls)+"%s", waited(held.At))
 		if len(calls) > 0 && calls[0].Outcome != client.CallOutcomeDone {
 			w.Why += markup(" The last answer of the provider, %s: %s.", ago(calls[0].StartedAt), providerWords(&calls[0]))
 		}
@@ -126,14 +126,17 @@ func providerWords(c *client.Call) string {
 	return cmp.Or(strings.TrimRight(c.Detail, "."), answerTo(c))
 }
 
-// meaningOf is what a reason means at the step of the order.
-func meaningOf(o *client.Order, why reason) string {
+// meaningOf is what a reason means at the step of the order. calls begin with the newest.
+func meaningOf(o *client.Order, why reason, calls []client.Call) string {
 	if why.Key != "retries_exhausted" {
 		return cmp.Or(why.Meaning, "Pawl can’t go on.")
 	}
 	text := "No try of " + theStep[o.Status] + " has succeeded"
-	if o.InDoubt {
-		text += ", but one without an answer may have been done"
+	switch {
+	case o.InDoubt && len(calls) > 0 && calls[0].Operation == client.CallOperationLookup && answerTo(&calls[0]) == notDone:
+		text += ". Asked last, the provider said that it was not done"
+	case o.InDoubt:
+		text += ", but one without a clear answer may have been done"
 	}
 	return text + "."
 }

@@ -43,7 +43,7 @@ var screens = []struct {
 	{"stock", "/console/stock", []string{"lamp"}},
 	{"item", "/console/item?item=lamp", []string{"two are broken", "counted"}},
 	{"adjust", "/console/item/adjust?item=lamp", []string{"Add or remove units of lamp"}},
-	{"no item", "/console/item?item=none", []string{"This item was never ordered or stocked"}},
+	{"no item", "/console/item?item=none", []string{"This item was never reserved or stocked"}},
 	{"books", "/console/books", []string{"Verify the books now"}},
 	{"nothing", "/console/nothing", []string{"There is no such page."}},
 }
