@@ -563,11 +563,10 @@ func operationsText(o *client.Order) string {
 // refusal says why a verb was not done, and what happened since the person looked.
 type refusal struct {
 	*client.Problem
-	Order   *client.Order
-	Again   string     // URL of the page to try again; empty: it would be refused
-	Button  string     // that leads there
-	Typed   url.Values // to be sent there, so that it is in no URL
-	Happens []chapter
+	Order         *client.Order
+	Again, Button string     // URL of the page to try again, and the button that leads there; empty: it would be refused
+	Typed         url.Values // to be sent there, so that it is in no URL
+	Happens       []chapter
 }
 
 // conflict shows that the order has changed since it was seen, or that it is the person's own.
