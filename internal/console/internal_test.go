@@ -143,7 +143,7 @@ func TestStory(t *testing.T) {
 	}
 	move("charging", "charging", "retry", "system", "breaker_open")
 	move("charging", "charging", "take_over", "system", "")
-	move("charging", "charging", "attention", "system", "retries_exhausted: 8 calls in 12m, last error")
+	move("charging", "charging", "attention", "system", "retries_exhausted: no success in 12m0s, last error")
 	move("charging", "charging", "retry", "token:eve", "it works again")
 	move("charging", "charging", "call", "system", "")
 	call("do", "unknown", "timeout", "no answer in time")
@@ -159,7 +159,7 @@ func TestStory(t *testing.T) {
 		return text
 	}
 	assert.Equal(t, strings.Join(told(true, true), "\n"), strings.Join([]string{
-		"Charge: It needs a person: Retries are used up, 8 calls in 12m, last error. Put off once, because the provider kept failing. " +
+		"Charge: It needs a person: no success in 12 min: the provider answered with an error. Put off once, because the provider kept failing. " +
 			"Taken over by another replica once. 8 tries: 8 × HTTP 503 Service Unavailable. Asked the provider 7 times what had become of it: 7 × not done.",
 		"Retry requested token:eve it works again:",
 		"Charge: 49.90 USD charged once: its answer was lost, and Pawl found it by asking the provider. 1 try: no answer in time. " +

@@ -398,10 +398,13 @@ func (c *chapter) tellHolds() {
 				c.say("It waited " + duration(waited.Seconds()) + " for " + what)
 			}
 		case fsm.HoldAttention, "hold":
-			why := reasonOf(client.OrderHoldAttention, e.Move.Reason)
-			_, detail, _ := strings.Cut(e.Move.Reason, ": ")
 			c.Mark = cmp.Or(c.Mark, "failed")
-			c.say(strings.TrimSuffix("It needs a person: "+why.Title+", "+visible(detail), ", "))
+			why := inWords(e.Move.Reason)
+			if why == e.Move.Reason {
+				_, detail, _ := strings.Cut(why, ": ")
+				why = strings.TrimSuffix(reasonOf(client.OrderHoldAttention, why).Title+", "+detail, ", ")
+			}
+			c.say("It needs a person: " + visible(why))
 		case fsm.HoldRetry:
 			if code, _, _ := strings.Cut(e.Move.Reason, ":"); code == "breaker_open" || code == "queue_full" {
 				putOff++

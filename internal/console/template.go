@@ -128,6 +128,11 @@ func inWords(reason string) string {
 		if d, err := time.ParseDuration(spent); err == nil {
 			return "no success in " + length(d) + ": " + codeInWords(last)
 		}
+	case "retry_after":
+		words, until, _ := strings.Cut(rest, " until ")
+		if at, err := time.Parse(time.RFC3339, until); err == nil {
+			return words + " until " + at.UTC().Format("2 Jan 15:04 UTC")
+		}
 	}
 	return reason
 }
