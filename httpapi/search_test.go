@@ -62,37 +62,38 @@ func TestSearch(t *testing.T) {
 		t.Errorf("what was looked at is missing: %s", body)
 	}
 	for term, want := range map[string]string{
-		"ann":                    "ann orderId, shop-10 customerId, shop-1 customerId",
-		"shop-1":                 "shop-1 orderId, shop-10 orderIdPrefix, ann metadata email",
-		"shop":                   "shop orderId, shop-1 orderIdPrefix, shop-10 orderIdPrefix, shop-2 orderIdPrefix",
-		"sho":                    "shop orderIdPrefix, shop-1 orderIdPrefix, shop-10 orderIdPrefix, shop-2 orderIdPrefix",
-		"ch_1":                   "shop-2 chargeReference, shop-1 refundReference",
-		"rs_1":                   "shop-2 reservationReference",
-		"ann@example.com":        "shop-10 metadata email",
-		"x":                      "", // of a key that can't be searched
-		"ANN":                    "ann orderId, shop-10 customerId, shop-1 customerId",
-		"op-1":                   "ann part metadata.email, shop-10 part orderId, shop-1 part orderId",
-		"N@Example":              "shop-10 part metadata.email",
-		"H_1":                    "shop-2 part chargeReference, shop-1 part refundReference",
-		"s_1":                    "shop-2 part reservationReference",
-		"P_1":                    "shop-1 part disputeReference",
-		"3,00":                   "shop-2 amount",
-		"2.0":                    "shop-10 amount",
-		"$2.00":                  "shop-10 amount",
-		"usd 2.00":               "shop-10 amount",
-		"3,00 €":                 "shop-2 amount",
-		"3.00 EUR":               "", // they are in USD
-		"129,98 €":               "", // and not what has 129 inside
-		"1e0":                    "",
-		"op":                     "", // too short for a part
-		"%":                      "",
-		strings.Repeat("é", 255): "shop part metadata.email",
-		"order no. #SHOP-10.":    "shop-10 orderId",
-		"Order#shop-10":          "shop-10 orderId",
-		`"shop-2", Shop-10`:      "shop-2 orderId, shop-10 orderId",
-		"inv p-1":                "ann part metadata.email, shop-10 part orderId, shop-1 part orderId",
-		"'ann@example.com'.":     "shop-10 metadata email",
-		"order shop":             "", // its words have no digit
+		"ann":                        "ann orderId, shop-10 customerId, shop-1 customerId",
+		"shop-1":                     "shop-1 orderId, shop-10 orderIdPrefix, ann metadata email",
+		"shop":                       "shop orderId, shop-1 orderIdPrefix, shop-10 orderIdPrefix, shop-2 orderIdPrefix",
+		"sho":                        "shop orderIdPrefix, shop-1 orderIdPrefix, shop-10 orderIdPrefix, shop-2 orderIdPrefix",
+		"ch_1":                       "shop-2 chargeReference, shop-1 refundReference",
+		"rs_1":                       "shop-2 reservationReference",
+		"ann@example.com":            "shop-10 metadata email",
+		"x":                          "", // of a key that can't be searched
+		"ANN":                        "ann orderId, shop-10 customerId, shop-1 customerId",
+		"op-1":                       "ann part metadata.email, shop-10 part orderId, shop-1 part orderId",
+		"N@Example":                  "shop-10 part metadata.email",
+		"H_1":                        "shop-2 part chargeReference, shop-1 part refundReference",
+		"s_1":                        "shop-2 part reservationReference",
+		"P_1":                        "shop-1 part disputeReference",
+		"3,00":                       "shop-2 amount",
+		"2.0":                        "shop-10 amount",
+		"$2.00":                      "shop-10 amount",
+		"usd 2.00":                   "shop-10 amount",
+		"3,00 €":                     "shop-2 amount",
+		"3.00 EUR":                   "", // they are in USD
+		"129,98 €":                   "", // and not what has 129 inside
+		"1e0":                        "",
+		"op":                         "", // too short for a part
+		"%":                          "",
+		strings.Repeat("é", 255):     "shop part metadata.email",
+		"order no. #SHOP-10.":        "shop-10 orderId",
+		"Order#shop-10":              "shop-10 orderId",
+		`"shop-2", Shop-10`:          "shop-2 orderId, shop-10 orderId",
+		"a-1, a-2, a-3, a-4, shop-2": "shop-2 orderId", // as many ids as a person pastes
+		"inv p-1":                    "ann part metadata.email, shop-10 part orderId, shop-1 part orderId",
+		"'ann@example.com'.":         "shop-10 metadata email",
+		"order shop":                 "", // its words have no digit
 	} {
 		assert.Equal(t, b.found(t, "term="+url.QueryEscape(term)), want, term)
 	}

@@ -98,6 +98,22 @@ func (p booksPage) Missed() string {
 	return "could not compare"
 }
 
+// Others is how much the providers have, by the report and the newest comparisons, that is not Pawl's.
+func (p booksPage) Others() (n int64) {
+	checks := slices.Clone(p.Report.Checks)
+	for _, c := range p.Comparisons {
+		if c.Number != p.Report.Number {
+			checks = append(checks, c.Wrong...)
+		}
+	}
+	for _, check := range checks {
+		if check.Name == "provider_others" {
+			n += check.Violations
+		}
+	}
+	return n
+}
+
 // Newest are the months that are shown first.
 func (p booksPage) Newest() []client.VerificationMoved {
 	months := 0

@@ -192,16 +192,21 @@ func (r errorRow) Label() string {
 	return "List the " + atLeast(r.Orders, r.More) + " orders"
 }
 
-// Declined reports whether the charge was refused: the same card is probably refused again.
+// Declined reports whether the charge was refused by the provider: the same card is probably refused again.
 func (of *errorGroup) Declined() bool {
-	return slices.ContainsFunc(of.Rows, func(r errorRow) bool { return r.Hold == "" && r.Step == client.ErrorGroupStepCharge })
+	return slices.ContainsFunc(of.Rows, func(r errorRow) bool { return r.Hold == "" && declined(client.FailureStep(r.Step), r.Code) })
+}
+
+// declined reports whether the provider refused the charge. An item that is sold out ends an order before its charge.
+func declined(step client.FailureStep, code string) bool {
+	return step == client.FailureStepCharge && code != "out_of_stock"
 }
 
 // retryHelps reports whether the first thing that the runbook says is to retry the orders of a group. A refused charge needs
 // another payment method, for each order.
 func retryHelps(g *client.ErrorGroup) bool {
 	if g.Hold == "" {
-		return g.Step != client.ErrorGroupStepCharge
+		return !declined(client.FailureStep(g.Step), g.Code)
 	}
 	try := reasonOf(client.OrderHold(g.Hold), g.Code).try
 	return try == "" || strings.HasPrefix(try, "retry")

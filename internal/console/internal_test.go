@@ -244,6 +244,8 @@ func TestWaits(t *testing.T) {
 		" It failed at the charge: card_declined, Your card was declined.The customer pays nothing: nothing was charged.")
 	again := ofOrder{&visit{}, verbByName(verbs, "retry"), failed.Order}
 	assert.Contains(t, strings.Join(again.retried(), " "), "Last time the charge was refused (card_declined: Your card was declined).")
+	failed.Failure.Code = "out_of_stock"
+	assert.Contains(t, strings.Join(again.retried(), " "), "Last time nothing was charged (out_of_stock: ")
 	declined := errorGroup{Rows: []errorRow{{ErrorGroup: client.ErrorGroup{Step: "charge", Code: "stolen_card", Orders: 1}}}}
 	assert.True(t, declined.Declined() && retriesOf(declined.Rows) == nil && declined.Rows[0].Label() == "List the order", declined)
 	if strings.Contains(render(t, "order", client.Caller{}, &failed), "Starts at") {

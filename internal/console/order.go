@@ -271,7 +271,10 @@ func (v *visit) showOrder() error {
 	if err != nil {
 		return err
 	}
-	p := &orderPage{Order: order, Actions: v.actions(order), NoCancel: v.noCancel(order)}
+	actions := slices.DeleteFunc(v.actions(order), func(a *verb) bool { // each open refund, capture and void has its own link
+		return a.Name == "step-result" && order.Status == client.StatusCompleted
+	})
+	p := &orderPage{Order: order, Actions: actions, NoCancel: v.noCancel(order)}
 	operations := operationsOf(order)
 	done := verbByName(verbs, v.query("done"))
 	if last := len(operations) - 1; done == nil && last >= 0 && operations[last].State == client.CaptureStateFailed {

@@ -133,7 +133,7 @@ func (a *verb) moneyAfter(o *client.Order) string {
 	case a.Name == "refund":
 		return "goes back"
 	case a.Name == "retry" && o.Status == client.StatusFailed:
-		return "is charged again"
+		return "is charged"
 	case goesOn && charged:
 		return "is charged already, and not again"
 	case goesOn:
@@ -282,11 +282,14 @@ func (q *ofOrder) retried() []string {
 			card = "the other payment method that you have entered"
 		}
 		why := visible(strings.TrimSuffix(q.order.Failure.Code+": "+q.order.Failure.Detail, ": "))
-		last := fmt.Sprintf("Last time it failed at the %s (%s), and nothing of a charge was kept.", q.order.Failure.Step, strings.TrimRight(why, "."))
+		last := fmt.Sprintf("Last time it failed at the %s (%s), and nothing was kept of a charge.", q.order.Failure.Step, strings.TrimRight(why, "."))
 		if q.order.Failure.Step == client.FailureStepCharge {
+			last = fmt.Sprintf("Last time nothing was charged (%s).", strings.TrimRight(why, "."))
+		}
+		if declined(q.order.Failure.Step, q.order.Failure.Code) {
 			last = fmt.Sprintf("Last time the charge was refused (%s). The same card is probably refused again.", strings.TrimRight(why, "."))
 		}
-		return []string{money + " is charged again, to " + card + ".", last,
+		return []string{money + " is charged, to " + card + ".", last,
 			"If the charge succeeds, the goods are reserved and the order completes. If it is refused, the order fails again, and nothing is charged."}
 	}
 	const again = " is tried again now."

@@ -272,6 +272,8 @@ func TestComparing(t *testing.T) {
 	compare(charge).want(t, 200, "The books are right", "They agree", "!They differ", "!lost-1")
 	s.get(t, "/console").want(t, 200, "!books differ", "they agree")
 	s.get(t, "/console/order?id=lost-1").want(t, 200, "!books differ")
+	answer = `{"key":"theirs","orderId":"lost-1","step":"charge","amount":"12.00","currency":"USD","state":"live","effects":1}`
+	compare(charge).want(t, 200, `class="warn">The books are right; a provider has 1 charge for its orders that is not Pawl's`, "They agree")
 	answer = "{}"
 	compare(both).want(t, 200, "The books are right", "The newest verification could not compare: ", "there is no key", "They agree", "could not compare just now; last agreed",
 		"could not compare, else nothing wrong")

@@ -104,8 +104,11 @@ func (r *Reader) Search(ctx context.Context, term string, limit int32, before in
 	return found, err
 }
 
-// mostWords bounds what a search costs.
-const mostWords = 4
+// These bound what a search costs: how many words are looked up, and how many of them orders are searched for inside.
+const (
+	mostWords  = 50
+	mostInside = 4
+)
 
 // wordsOf are the words of a term such as "Order #49456, 49457." that may be ids: those with a digit and as long as a part,
 // or else the whole, without the punctuation around them. None is left of a term that is so already.
@@ -149,8 +152,9 @@ func (r *Reader) lookInside(ctx context.Context, terms []string, p db.OrdersSear
 	if found.Keys, err = pg.Repeat(ctx, r.life, r.query.SearchKeys); err != nil {
 		return nil, err
 	}
-	for p.Keys = found.Keys; len(terms) > 0; terms = terms[1:] {
-		if p.Term = terms[0]; utf8.RuneCountInString(p.Term) < partLeast {
+	p.Keys = found.Keys
+	for _, p.Term = range terms[:min(len(terms), mostInside)] {
+		if utf8.RuneCountInString(p.Term) < partLeast {
 			continue
 		}
 		inside, err := Read(ctx, r, r.query.OrdersSearchParts, p)
