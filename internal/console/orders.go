@@ -324,7 +324,9 @@ func (v *visit) findByID(ids ...string) (string, error) {
 // find reads a page of matching orders. What the API rejects becomes a note.
 func (v *visit) find(s *search, p *ordersPage) error {
 	filter := s.filter
-	p.OfOperations = filter.Refund == client.ListOrdersParamsRefundOpen
+	if p.OfOperations = filter.Refund == client.ListOrdersParamsRefundOpen; p.OfOperations {
+		p.Verbs = nil // the actions are about orders
+	}
 	filter.Limit, filter.Cursor, filter.Count = ordersOfPage, v.query("cursor"), true
 	filter.Money = filter.Charged || filter.Refunded || filter.Authorized || filter.Voided || filter.Refund == "failed" || filter.Dispute != "" || filter.Currency != ""
 	list, err := v.api.ListOrders(v.r.Context(), filter)
