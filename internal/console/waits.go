@@ -35,7 +35,7 @@ func waitsFor(o *client.Order, moves []client.Transition, calls []client.Call) *
 	switch o.Hold {
 	case client.OrderHoldRetry:
 		w.tellTries(o, moves, calls)
-		w.Next = markup("The next try is %s, by itself. If its retries are used up before one succeeds, it needs a person.", when(o.ResumesAt))
+		w.Next = markup("The next try is %s, by itself. If its retries are used up before one succeeds, it needs a person. Tries that can’t reach the provider do not count.", when(o.ResumesAt))
 	case client.OrderHoldCallback:
 		w.Title = "Waits for the provider’s answer to " + theStep[o.Status]
 		w.Why = markup("The provider has accepted the request, and will report the result.%s", waited(held.At))
