@@ -89,6 +89,7 @@ func (s *server) page(h handler) http.HandlerFunc {
 type login struct {
 	Title  string
 	Name   string // of the principal
+	Open   bool   // everyone on this machine may do everything
 	Until  time.Time
 	Link   bool    // the page asks to confirm a link
 	To     []asked // the pages to go on to
@@ -113,17 +114,15 @@ func (l login) show(w http.ResponseWriter, r *http.Request, status int) error {
 // showLogin shows who is signed in.
 func (s *server) showLogin(w http.ResponseWriter, r *http.Request) error {
 	caller := s.credentialsOf(w, r)
-	if caller.Session == "" {
-		return login{Title: "You are not signed in."}.show(w, r, http.StatusOK)
-	}
+	caller.Authorization = "" // a page is about the browser's own session
 	p, err := s.Access.Identify(r.Context(), caller)
-	if _, refused := errors.AsType[*access.NotIdentified](err); refused {
-		return login{Title: "You are signed out."}.show(w, r, http.StatusOK)
+	if _, refused := errors.AsType[*access.NotIdentified](err); refused || p == access.Anonymous {
+		return login{Title: "You are not signed in."}.show(w, r, http.StatusOK)
 	}
 	if err != nil {
 		return err
 	}
-	return login{Title: "You are signed in", Name: p.Name, To: []asked{{Page: "/"}}}.show(w, r, http.StatusOK)
+	return login{Title: "You are signed in", Open: p == access.Local, Name: p.Name, To: []asked{{Page: "/"}}}.show(w, r, http.StatusOK)
 }
 
 // showLink does not use up the link, because programs that preview messages open it. The form is sent to the URL of the

@@ -19,6 +19,8 @@ import (
 func signedIn(t testing.TB) (b *bundle, cookie string) {
 	t.Helper()
 	b = setup(t)
+	open := b.browse(t, "GET /login").body
+	assert.True(t, strings.Contains(open, "<code>local</code>") && strings.Contains(open, `href="/">Open the console<`), "without tokens", open)
 	template := access.Template{Name: "maria", Roles: access.Roles{access.Read, access.Operate}, Lifetime: time.Hour, Actor: "test"}
 	assert.NoError(t, assert.Err(access.Create(t.Context(), db.New(b.Pool), template)))
 	b.guard(t)

@@ -340,7 +340,7 @@ func TestAfterTheSession(t *testing.T) {
 	}
 	for cookie, leads := range map[string][]string{
 		strings.Join(typed, "; "): {`"/console/order/cancel?id=o">Go on: cancel, order o<`, `"/console/order/refund?id=o&amp;all=yes">Go on: refund, order o<`},
-		asked:                     {`"/console/orders?q=item:lamp">Go on<`}, "__Host-pawl-return=page=%2F%2Fevil.example%2Fconsole": {`"/">Go on<`}, "__Host-pawl-return=page=%2Fconsole%2F..%2F%2Fevil": {`"/">Go on<`},
+		asked:                     {`"/console/orders?q=item:lamp">Go on<`}, "__Host-pawl-return=page=%2F%2Fevil.example%2Fconsole": {`"/">Open the console<`}, "__Host-pawl-return=page=%2Fconsole%2F..%2F%2Fevil": {`"/">Open the console<`},
 	} {
 		link, _, err := access.MakeLink(t.Context(), db.New(s.Pool), "maria", "test")
 		assert.NoError(t, err)
