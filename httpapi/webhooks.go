@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"pawl/db"
 	"pawl/internal/events"
 	"pawl/internal/policy"
+	"pawl/internal/spelling"
 	"pawl/internal/webhooks"
 )
 
@@ -184,7 +186,8 @@ func checkWebhookEndpoint(d *decoder, body *webhookEndpointBody) {
 	}
 	for i, name := range body.Types {
 		if !events.KnownType(string(name)) {
-			d.fault("/types/"+decimalText(int64(i)), "unknown_type", "must be an event type, or a prefix followed by .*")
+			d.fault("/types/"+decimalText(int64(i)), "unknown_type",
+				fmt.Sprintf("%q is not an event type, order.* or stock.*", name)+spelling.Suggestion(string(name), events.Types()))
 		}
 	}
 }

@@ -27,7 +27,8 @@ func TestWebhookEndpointsAreChecked(t *testing.T) {
 		{`{"url":"https://shop.example/","types":[]}`, "/types", "out_of_range"},
 	} {
 		p := b.call(t, "POST /api/webhook-endpoints", c.body).wantProblem(t, http.StatusUnprocessableEntity, "invalid_input")
-		if len(p.Errors) != 1 || p.Errors[0].Pointer != c.pointer || p.Errors[0].Code != c.code || strings.Contains(p.Errors[0].Detail, "secret@") {
+		if len(p.Errors) != 1 || p.Errors[0].Pointer != c.pointer || p.Errors[0].Code != c.code || strings.Contains(p.Errors[0].Detail, "secret@") ||
+			(c.pointer == "/types/0") != strings.Contains(p.Errors[0].Detail, "did you mean order.completed?") {
 			t.Errorf("%s: %+v", c.body, p.Errors)
 		}
 	}
