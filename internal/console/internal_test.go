@@ -263,7 +263,7 @@ func TestNumbers(t *testing.T) {
 	}
 	for got, want := range map[string]string{
 		count(7): "7", count(999): "999", count(int64(10_000)): "10,000", count(1_234_567): "1,234,567",
-		upTo(9_999): "9,999", upTo(countedTo): "10,000+", atLeast(5_000, true): "5,000+",
+		upTo(9_999): "9,999", upTo(countedTo): "at least 10,000", atLeast(5_000, true): "5,000+",
 	} {
 		assert.Equal(t, got, want)
 	}

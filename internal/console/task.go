@@ -112,7 +112,7 @@ func (t *task) answersIn(query url.Values) url.Values {
 	for name, values := range query {
 		_, seen := t.seen[name]
 		if t.asks(name) || seen && t.questions != nil && query.Has(previewed) {
-			answers[name] = values[:1]
+			answers[name] = values
 		}
 	}
 	return answers
@@ -164,7 +164,7 @@ func (v *visit) confirm(t *task, refused *client.Problem) error {
 	p.Hidden["requestId"] = client.NewID() // a repeated form has no further effect
 	p.Hidden["person"] = v.me.Name
 	for _, question := range t.questions {
-		p.Hidden[question.Name] = form.Get(question.Name)
+		p.Hidden[question.Name] = strings.Join(form[question.Name], "\n")
 	}
 	if t.preview != nil {
 		changes, notes, err := t.preview(form)
@@ -237,7 +237,7 @@ func (v *visit) formOf(t *task, fields []field, refused *client.Problem) formPag
 	for i := range p.Fields {
 		f := &p.Fields[i]
 		if form.Has(f.Name) {
-			f.Value = form.Get(f.Name)
+			f.Value = strings.Join(form[f.Name], "\n")
 		}
 		f.Wrong = wrong[f.Name]
 		known = known || f.Wrong != ""
@@ -298,7 +298,7 @@ func previewOf(changes ...change) ([]change, []string, error) {
 // field is an input of a form.
 type field struct {
 	Name, Label, Help, Value string
-	Type                     string // of the input; also textarea, select, decimal and opaque: not remembered by the browser
+	Type                     string // of the input; also textarea, select, checkboxes (values one per line), decimal and opaque: not remembered by the browser
 	Options                  []string
 	Most                     int               // of a number; 0: any
 	Words                    map[string]string // labels of options, if they differ from the option
@@ -311,6 +311,9 @@ type field struct {
 // whyField asks for the reason.
 var whyField = field{Name: "reason", Label: "Reason", Help: "It is kept, with your name."}
 
+// Ticked reports whether an option of check boxes is chosen.
+func (f field) Ticked(option string) bool { return slices.Contains(strings.Fields(f.Value), option) }
+
 func required(f field) field {
 	f.Required = true
 	return f
@@ -321,6 +324,7 @@ type result struct {
 	Heading string
 	Notes   []string
 	Text    string // verbatim, to be copied or read
+	Tasks   []*task
 	Back    string
 }
 

@@ -77,6 +77,7 @@ var functions = template.FuncMap{
 	"atLeast":     atLeast,
 	"count":       count,
 	"upTo":        upTo,
+	"capital":     capital,
 	"short":       short,
 	"list":        func(values ...any) []any { return values },
 }
@@ -240,7 +241,12 @@ func atLeast(n int64, more bool) string {
 }
 
 // upTo formats a number that the API counts up to countedTo.
-func upTo(n int64) string { return atLeast(n, n >= countedTo) }
+func upTo(n int64) string {
+	if n >= countedTo {
+		return "at least " + count(n)
+	}
+	return count(n)
+}
 
 // visible escapes invisible characters, and those that change the direction of text.
 func visible(text string) string { return visibleBut(text, "") }

@@ -100,17 +100,17 @@ func TestWebhooks(t *testing.T) {
 	// The secret is shown once: to the form that made it, however often that is sent.
 	page := s.get(t, "/console/webhook/new").want(t, 200)
 	s.post(t, "/console/webhook/new", page.fill("url", "ftp://x", "description", "the shop", "types", "order.*")).
-		want(t, 422, `id="wrong-url"`, `value="the shop"`, ">order.*<")
+		want(t, 422, `id="wrong-url"`, `value="the shop"`, `value="order.*" checked`, `!value="stock.*" checked`)
 	form := page.fill("url", receiver.URL, "description", "the <shop>", "types", "order.*")
 	secret := regexp.MustCompile(`whsec_[A-Za-z0-9&#;+/=]+`)
-	first := s.post(t, "/console/webhook/new", form).want(t, 200, "whsec_")
+	first := s.post(t, "/console/webhook/new", form).want(t, 200, "whsec_", ">Send a test event<")
 	again := s.post(t, "/console/webhook/new", form).want(t, 200, "whsec_")
 	if secret.FindString(first.body) != secret.FindString(again.body) || first.header.Get("Cache-Control") != "no-store" {
 		t.Error("the same form made another secret")
 	}
 	s.get(t, "/console/webhooks").want(t, 200, "whe_1", "the &lt;shop&gt;", "!whsec_", "!whe_2", "!<shop>")
 	const at = "?id=whe_1"
-	s.get(t, "/console/webhook"+at).want(t, 200, "There are no deliveries yet", ">enabled<", ">Disable<", ">Delete<", "!whsec_", "!>Enable<")
+	s.get(t, "/console/webhook"+at).want(t, 200, "There are no deliveries yet", ">enabled<", ">Disable<", ">Delete<", "!whsec_", "!>Enable<", "!>Resend what")
 
 	// A change is shown before it is made, and is not made of what has changed meanwhile.
 	change := "/console/webhook/change" + at
@@ -157,7 +157,7 @@ func TestDeliveries(t *testing.T) {
 	s := setup(t)
 	s.exhausted(t)
 	list := s.get(t, "/console/webhook?id=whe_1&state=exhausted").
-		want(t, 200, "used up their attempts", "delivery=60\"", `rel="next"`, "item=lamp", "!delivery=10\"")
+		want(t, 200, "used up their attempts", ">Resend what was given up</a>", "delivery=60\"", `rel="next"`, "item=lamp", "!delivery=10\"")
 	s.get(t, list.link(t, "Older")).want(t, 200, "delivery=10\"", ">Newest<", "selected>exhausted", "!delivery=60\"", `!rel="next"`)
 	s.get(t, "/console/webhook?id=whe_1&orderId=none").want(t, 404)
 	s.get(t, "/console/webhook?id=whe_1&orderId=o&item=lamp").want(t, 200, `role="alert"`, `value="lamp"`)

@@ -60,7 +60,7 @@ func (v *visit) showEndpoint() error {
 	if err != nil {
 		return err
 	}
-	p := endpointPage{WebhookEndpoint: endpoint, Tasks: v.offered(v.endpointTasks(endpoint)), States: deliveryStates}
+	p := endpointPage{WebhookEndpoint: endpoint, States: deliveryStates}
 	list, err := v.api.ListDeliveries(ctx, id, client.ListDeliveriesParams{
 		State: client.ListDeliveriesParamsState(v.query("state")), OrderID: v.query("orderId"),
 		Item: v.query("item"), Cursor: v.query("cursor")})
@@ -75,6 +75,7 @@ func (v *visit) showEndpoint() error {
 		return err
 	}
 	p.Exhausted = len(list.Deliveries) > 0
+	p.Tasks = slices.DeleteFunc(v.offered(v.endpointTasks(endpoint)), func(t *task) bool { return t.Name == "recover" && !p.Exhausted })
 	return v.show("webhook", page{Title: "Webhook endpoint " + id, Data: p})
 }
 
@@ -143,27 +144,36 @@ func (v *visit) tellSecret(heading string, e *client.WebhookEndpoint, err error)
 	if err != nil {
 		return err
 	}
-	return v.tell(result{Heading: heading, Text: e.Secret, Back: endpointURL(e.ID),
+	return v.tell(result{Heading: heading, Text: e.Secret, Back: endpointURL(e.ID), Tasks: v.offered(v.endpointTasks(e)[:1]),
 		Notes: []string{"The receiver checks the signatures of deliveries with this secret. It is not shown again."}})
 }
 
 func endpointURL(id string) string { return address("/console/webhook", url.Values{"id": {id}}) }
 
+// commonTypes are the event types that a form offers, besides those that the endpoint has.
+const commonTypes = "order.* stock.* order.completed order.failed order.canceled order.needs_attention order.awaiting_approval " +
+	"order.refund_done order.refund_failed stock.set"
+
 func endpointFields(e *client.WebhookEndpoint) []field {
+	types := strings.Fields(commonTypes)
+	for _, name := range e.Types {
+		if !slices.Contains(types, name) {
+			types = append(types, name)
+		}
+	}
 	return []field{
 		{Name: "url", Label: "URL", Type: "url", Value: e.URL, Required: true,
 			Help: "Where events are sent: https, or http if the service runs with --allow-private. " +
 				"Everyone with the role read can see it, so do not put a secret in it."},
 		{Name: "description", Label: "Description", Value: e.Description},
-		{Name: "types", Label: "Event types", Type: "textarea", Value: strings.Join(e.Types, "\n"),
-			Help: "One per line, such as order.completed, order.failed, order.canceled, order.needs_attention, order.awaiting_approval, " +
-				"order.refund_done, order.refund_failed or stock.set; order.* and stock.* are all of these. Empty: all."},
+		{Name: "types", Label: "Only these event types", Type: "checkboxes", Value: strings.Join(e.Types, "\n"), Options: types,
+			Help: "With none, all events are sent. Rarer types can be chosen with pawl webhooks."},
 	}
 }
 
 func endpointBody(form url.Values) client.WebhookEndpointBody {
 	return client.WebhookEndpointBody{
-		URL: form.Get("url"), Description: form.Get("description"), Types: strings.Fields(form.Get("types")),
+		URL: form.Get("url"), Description: form.Get("description"), Types: strings.Fields(strings.Join(form["types"], " ")),
 		Reason: form.Get("reason"), RequestID: form.Get("requestId"),
 	}
 }
