@@ -102,6 +102,7 @@ func TestWebhooks(t *testing.T) {
 	s.post(t, "/console/webhook/new", page.fill("url", "ftp://x", "description", "the shop", "types", "order.*")).
 		want(t, 422, `id="wrong-url"`, `value="the shop"`, `value="order.*" checked`, `!value="stock.*" checked`)
 	form := page.fill("url", receiver.URL, "description", "the <shop>", "types", "order.*")
+	form.Add("types", "stock.set")
 	secret := regexp.MustCompile(`whsec_[A-Za-z0-9&#;+/=]+`)
 	first := s.post(t, "/console/webhook/new", form).want(t, 200, "whsec_", ">Send a test event<")
 	again := s.post(t, "/console/webhook/new", form).want(t, 200, "whsec_")
@@ -110,7 +111,7 @@ func TestWebhooks(t *testing.T) {
 	}
 	s.get(t, "/console/webhooks").want(t, 200, "whe_1", "the &lt;shop&gt;", "!whsec_", "!whe_2", "!<shop>")
 	const at = "?id=whe_1"
-	s.get(t, "/console/webhook"+at).want(t, 200, "There are no deliveries yet", ">enabled<", ">Disable<", ">Delete<", "!whsec_", "!>Enable<", "!>Resend what")
+	s.get(t, "/console/webhook"+at).want(t, 200, "There are no deliveries yet", ">enabled<", ">Disable<", ">Delete<", "!whsec_", "!>Enable<", "!>Resend what", "<bdi>order.*</bdi></code>, <code><bdi>stock.set<")
 
 	// A change is shown before it is made, and is not made of what has changed meanwhile.
 	change := "/console/webhook/change" + at
@@ -119,6 +120,7 @@ func TestWebhooks(t *testing.T) {
 		s.count(t, 1, `SELECT count(*) FROM webhook_endpoints WHERE url = '`+url+`'`)
 	}
 	changed := []string{"url", receiver.URL + "/new", "description", "the shop", "types", ""}
+	s.get(t, change+"&preview=yes&url=https://x&types=&types=order.failed&types=order.canceled").want(t, 200, ">order.failed, order.canceled<")
 	seen := s.do(t, change, changed...).want(t, 200, "/new", "What will change", ">all<")
 	is(receiver.URL)
 	s.post(t, change, seen.fill()).want(t, 303)
