@@ -202,7 +202,7 @@ func (s *server) routes() {
 	s.webhookRoutes()
 	s.policyRoutes()
 	s.sessionRoutes()
-	s.handle("GET /{$}", s.home)                                // for people who type only the address
+	s.handle("GET /{$}", s.home)                            // for people who type only the address
 	s.handle("GET /problems/{code}", s.page(s.problemPage)) // for people who follow the type of a problem
-	s.handleAnyQuery("/", s.page(s.unknown))                    // everything else
+	s.handleAnyQuery("/", s.page(s.unknown))                // everything else
 }

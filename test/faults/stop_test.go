@@ -166,7 +166,7 @@ func TestExitCodes(t *testing.T) {
 		{"nobody to migrate", []string{"DATABASE_URL=" + nobody}, "migrate up", 69, "refused"},
 		{"nobody to verify", []string{"DATABASE_URL=" + nobody}, "verify", 69, "refused"},
 		{"no PostgreSQL where it was said to be", nil, "--pg-bin /nonexistent --data-dir " + filepath.Join(dbtest.Folder(t), "pawl"), 78, "/nonexistent"},
-		{"a port that is taken", []string{"DATABASE_URL=" + database}, "--allow-data-loss --listen 127.0.0.1 --port " + port, 1, "in use"},
+		{"a port that is taken", []string{"DATABASE_URL=" + database}, "--allow-data-loss --listen 127.0.0.1 --port " + port, 1, "another program uses"},
 		{"a command that was misspelt", nil, "serv", 2, "did you mean serve?"},
 		{"a demo of less than no time", nil, "demo --seconds -1", 2, "--seconds must be from 0"},
 		{"a demo in a folder that is in use", nil, "demo --data-dir " + filepath.Dir(file), 2, "folder is not empty"},
