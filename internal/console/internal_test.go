@@ -242,7 +242,7 @@ func TestWaits(t *testing.T) {
 	failed := orderPage{History: &history{}, Order: &client.Order{Status: "failed", StartAt: soon, FinishedAt: now, Failure: client.Failure{Step: "charge", Code: "card_declined", Detail: "Your card was declined."}}}
 	assert.Equal(t, tags.ReplaceAllString(string(failed.Ends()), "")+failed.Paid(),
 		" It failed at the charge: card_declined, Your card was declined.The customer pays nothing: nothing was charged.")
-	again := ofOrder{&visit{}, verbByName(verbs, "retry"), failed.Order}
+	again := ofOrder{&visit{}, verbByName(verbs, "retry"), failed.Order, nil}
 	assert.Contains(t, strings.Join(again.retried(), " "), "Last time the charge was refused (card_declined: Your card was declined).")
 	failed.Failure.Code = "out_of_stock"
 	assert.Contains(t, strings.Join(again.retried(), " "), "Last time nothing was charged (out_of_stock: ")

@@ -180,6 +180,13 @@ func (p *orderPage) Delayed() string {
 func (p *orderPage) Goods() string {
 	switch reserve := p.Steps.Reserve; {
 	case p.Status == client.StatusCompleted:
+		back := 0
+		for _, refund := range p.Refunds {
+			back += refund.Restock
+		}
+		if back > 0 {
+			return fmt.Sprintf("sold, %d back in stock", back)
+		}
 		return "sold"
 	case reserve.Completed:
 		return "reserved"

@@ -34,13 +34,17 @@ func refundable(o *client.Order) decimal.Decimal {
 func taken(o *client.Order) string { return cmp.Or(o.Captured, o.Amount) }
 
 // each is the price of a unit of a line or, if it has a fraction of the smallest amount, of the line.
-func (q *ofOrder) each(line *client.Line) string {
+// amount is empty then.
+func (q *ofOrder) each(line *client.Line) (amount, text string) {
 	total := parsed(line.Amount)
 	each, err := total.Quo(decimal.MustNew(int64(line.Quantity), 0))
 	if each = each.Trim(total.Scale()); err != nil || each.Scale() > total.Scale() {
-		return q.money(line.Amount) + " for all"
+		return "", q.money(line.Amount) + " for all"
 	}
-	return q.money(each.String()) + " each"
+	if line.Quantity == 1 {
+		return line.Amount, q.money(line.Amount)
+	}
+	return each.String(), q.money(each.String()) + " each"
 }
 
 // capturable is the part of an authorization that no capture or void has, or may have, taken.
@@ -110,7 +114,7 @@ func (q *ofOrder) outcomes(would *client.Order, outcome string) []string {
 	case "reject":
 		return all("The order ends canceled.", "Nothing was charged, and nothing will be.")
 	case "approve":
-		return all("The order starts: " + q.money(q.order.Amount) + " is charged, and " + q.goods() + " reserved, if both succeed.")
+		return all("The order starts: " + q.money(q.order.Amount) + " is charged, and " + goodsOf(q.order) + " reserved, if both succeed.")
 	case "pause":
 		return all("After the step under way, no money and no goods move until a person resumes the order.")
 	case "resume":
@@ -246,14 +250,12 @@ func (v *visit) disputed(would []client.BulkResult) (all []string) {
 
 func (q *ofOrder) money(amount string) string { return count(amount) + " " + q.order.Currency }
 
-func (q *ofOrder) goods() string { return visible(q.order.What()) }
-
 func (q *ofOrder) goodsBack() string {
 	switch {
 	case q.order.Steps.Reserve.Completed:
-		return q.goods() + q.goBack()
+		return goodsOf(q.order) + q.goBack()
 	case q.order.InDoubt && q.step() == "reserve":
-		return "If reserved, " + q.goods() + q.goBack()
+		return "If reserved, " + goodsOf(q.order) + q.goBack()
 	}
 	return "No goods were reserved."
 }
@@ -261,7 +263,9 @@ func (q *ofOrder) goodsBack() string {
 func (q *ofOrder) goBack() string {
 	units := q.order.Quantity
 	for _, line := range q.order.Lines {
-		units += line.Quantity
+		if line.Kind == "" {
+			units += line.Quantity
+		}
 	}
 	if units == 1 {
 		return " goes back to stock."
@@ -275,7 +279,7 @@ func (q *ofOrder) startsAgain() bool {
 }
 
 func (q *ofOrder) retried() []string {
-	money, goods := q.money(q.order.Amount), q.goods()
+	money, goods := q.money(q.order.Amount), goodsOf(q.order)
 	if q.startsAgain() {
 		card := "the same card or payment method, unless you enter another one below"
 		if q.form.Get("paymentMethod") != "" {

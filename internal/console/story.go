@@ -256,9 +256,16 @@ func (c *chapter) doneTo(o *client.Order) string {
 		free = "nothing is reserved"
 	}
 	return map[client.Status]string{
-		client.StatusCharging: count(o.Amount) + " " + o.Currency + charged, client.StatusReserving: visible(o.What()) + " reserved",
+		client.StatusCharging: count(o.Amount) + " " + o.Currency + charged, client.StatusReserving: goodsOf(o) + " reserved",
 		client.StatusConfirming: "confirmed", client.StatusReleasing: free, client.StatusRefunding: "nothing is kept of the charge",
 	}[c.state]
+}
+
+// goodsOf says what of an order can be reserved: not its tax, shipping, fees and discounts.
+func goodsOf(o *client.Order) string {
+	goods := *o
+	goods.Lines = slices.DeleteFunc(slices.Clone(o.Lines), func(l client.Line) bool { return l.Kind != "" })
+	return visible(goods.What())
 }
 
 // how says how an effect is known to have happened once, after more than one call.

@@ -176,7 +176,7 @@ func (v *visit) confirm(t *task, refused *client.Problem) error {
 				return v.ask(t, refused)
 			})
 		}
-		p.Changes, p.Notes = changes, notes
+		p.Changes, p.Notes, p.Button = changes, notes, t.Button
 	}
 	p.Notes = slices.Concat(p.Notes, t.Notes)
 	return v.showAs(p.status, "confirm", page{Title: t.Heading, Data: p})
@@ -300,7 +300,8 @@ type field struct {
 	Name, Label, Help, Value string
 	Type                     string // of the input; also textarea, select, checkboxes (values one per line), decimal and opaque: not remembered by the browser
 	Options                  []string
-	Most                     int               // of a number; 0: any
+	Most                     int               // of a number; 0: any. The value of a checkbox, in place of yes
+	Amount                   string            // of one unit, or of a checkbox, with its currency
 	Words                    map[string]string // labels of options, if they differ from the option
 	Required                 bool
 	Wrong                    string // what is wrong with the value

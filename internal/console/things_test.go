@@ -23,20 +23,26 @@ func TestOrderWithLines(t *testing.T) {
 	s.process(t, client.ProcessBody{OrderID: "basket", Amount: "12.90", Lines: []client.LineInput{
 		{Item: "<tea>", Quantity: new(2), Amount: "8"}, {Item: "cup", Amount: "3"}, {Item: "by air", Amount: "4.90", Kind: client.LineInputKindShipping},
 		{Item: "spring", Amount: "-3", Kind: client.LineInputKindDiscount}}})
-	s.get(t, "/console/order?id=basket").want(t, 200, `<a href="/console/item?item=%3ctea%3e"><bdi>&lt;tea&gt;</bdi></a>`, " <small>shipping</small>", ">−3.00<", "All items: sold", "!Item<dd>")
+	s.get(t, "/console/order?id=basket").want(t, 200, `<a href="/console/item?item=%3ctea%3e"><bdi>&lt;tea&gt;</bdi></a>`, " <small>shipping</small>", ">−3.00<", "All items: sold", "2 × &lt;tea&gt;, 1 × cup reserved.", "!Item<dd>")
 	s.get(t, "/console/orders").want(t, 200, "<bdi>2 × &lt;tea&gt;, 1 × cup, 1 × by air, 1 more</bdi>")
 	s.get(t, "/console/orders?q=item:cup").want(t, 200, "basket")
 	s.get(t, "/console/item?item=cup").want(t, 200)
 	const refund = "/console/order/refund?id=basket"
-	s.get(t, refund).want(t, 200, "Units of &lt;tea&gt;", "2 of 2 left to refund. 4.00 USD each.", `max="2"`, "Units of by air", "Put the units back into stock")
+	s.get(t, refund).want(t, 200, "Units of &lt;tea&gt;", "2 of 2 left to refund. 4.00 USD each.", `max="2"`, `data-amount="4.00 USD"`, `type="checkbox" value="1" data-amount="-3.00 USD"`,
+		"> Shipping: by air, 4.90 USD<", "Discount: spring, −3.00 USD", "only if you choose them", "!Put the units back into stock")
+	assert.NoError(t, assert.Err(s.api.AdjustInventory(t.Context(), "<tea>", client.AdjustInventoryBody{Change: 5, Reason: "found"})))
+	s.get(t, refund).want(t, 200, "Put the units back into stock")
+	s.do(t, refund, "line4", "1").want(t, 422, "The total must be more than 0: it is −3.00 USD.")
+	s.do(t, refund, "line2", "1", "line4", "1").want(t, 422, "The total must be more than 0: it is 0.00 USD.")
+	s.do(t, refund, "all", "yes", "line4", "1", "restock", "yes").want(t, 200, "12.90 USD goes back", "2 units go back to stock", ">Refund 12.90 USD</button>")
 	s.do(t, refund, "line1", "some").want(t, 422, `id="wrong-line1"`)
 	s.do(t, refund, "line1", "3").want(t, 409, "or of a line", `id="wrong-line1"`, "Only 2 of line 1 can still be part of a refund.", `!id="wrong-amount"`)
 	s.do(t, refund, "amount", "24,50").want(t, 409, `id="wrong-amount"`, "12.90 USD can still be refunded.")
 	seen := s.do(t, refund, "line1", "1", "line3", "1", "restock", "yes").want(t, 200, "8.90 USD: done, 1 × &lt;tea&gt;, 1 × by air, 1 back in stock")
 	s.post(t, refund, seen.fill("reason", "broken")).want(t, 303)
-	s.get(t, "/console/order?id=basket").want(t, 200, ">8.90 <small>1 × <bdi>&lt;tea&gt;</bdi></small> <small>1 × <bdi>by air</bdi></small> <small>and 1 back in stock<",
+	s.get(t, "/console/order?id=basket").want(t, 200, ">8.90<small>, 1 × <bdi>&lt;tea&gt;</bdi></small><small>, 1 × <bdi>by air</bdi></small><small>, 1 back in stock<", "All items: sold, 1 back in stock",
 		`>2 <small>1 refunded: 4.00</small><`, `>1 <small>1 refunded: 4.90</small><`)
-	s.get(t, refund).want(t, 200, "1 of 2 left to refund. 4.00 USD each.", "8.90 USD was refunded before", "0 of 1 left to refund.")
+	s.get(t, refund).want(t, 200, "1 of 2 left to refund. 4.00 USD each.", "8.90 USD was refunded before", "by air, 4.90 USD <small id=\"help-line3\">0 of 1 left.", `!name="line3"`)
 }
 
 // TestStock: a change is shown before it is made, made once, and not made of what has changed meanwhile.

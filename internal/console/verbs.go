@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/govalues/decimal"
+
 	"pawl/client"
 	"pawl/fsm"
 )
@@ -180,8 +182,9 @@ var stepDetails = []string{"step", "generation", "refund", "capture", "void", "s
 
 type ofOrder struct {
 	*visit
-	verb  *verb
-	order *client.Order
+	verb    *verb
+	order   *client.Order
+	tracked map[string]bool // the items of the order whose stock is here; only for a refund
 }
 
 // doVerb serves the pages of a verb for an order.
@@ -197,8 +200,26 @@ func (v *visit) doVerb() error {
 	if err := v.needs(a.operation); err != nil { // before what the order says of the verb
 		return err
 	}
-	q := &ofOrder{v, a, order}
+	q := &ofOrder{v, a, order, map[string]bool{}}
+	if err := q.track(); err != nil {
+		return err
+	}
 	return v.perform(tasksOf("/console/order", url.Values{"id": {order.OrderID}}, q.task()))
+}
+
+// track asks which items of a refund have stock to be put back into.
+func (q *ofOrder) track() error {
+	for _, line := range append(slices.Clone(q.order.Lines), client.Line{Item: q.order.Item}) {
+		if q.verb.Name != "refund" || line.Kind != "" || line.Item == "" || q.tracked[line.Item] {
+			continue
+		}
+		if item, err := q.api.GetInventory(q.r.Context(), line.Item); err != nil {
+			return err
+		} else if item.Tracked {
+			q.tracked[line.Item] = true
+		}
+	}
+	return nil
 }
 
 func (q *ofOrder) task() *task {
@@ -233,6 +254,9 @@ func (q *ofOrder) task() *task {
 			return nil, nil, err
 		}
 		t.Outcomes = q.outcomes(would, form.Get("outcome"))
+		if last := q.verb.last(would); last.Amount != "" {
+			t.Button = q.verb.Label + " " + q.money(last.Amount)
+		}
 		return changesOf(q.order, would), q.about(form), nil
 	}
 	if q.startsAgain() {
@@ -262,6 +286,7 @@ func (q *ofOrder) questions() []field {
 		if before, _ := parsed(taken(q.order)).Sub(left); !before.IsZero() {
 			all.Help = q.money(before.String()) + " was refunded before, or is on its way back."
 		}
+		all.Amount = left.String() + " " + q.order.Currency
 		amount := field{Name: "amount", Label: "Amount in " + q.order.Currency, Type: "decimal", Help: "For a partial refund."}
 		if q.order.Lines != nil {
 			amount.Help = "For a partial refund. With units, it replaces their price."
@@ -272,7 +297,7 @@ func (q *ofOrder) questions() []field {
 			fields[len(fields)-1].Help = "Kept: " + q.money(b.Kept.String()) + "."
 		}
 		switch {
-		case q.order.Steps.Reserve.Reference != "": // a warehouse reserved it: no stock here to put it back into
+		case len(q.tracked) == 0 || q.order.Steps.Reserve.Reference != "": // no stock here to put it back into
 			return fields
 		case q.order.Lines != nil:
 			return append(fields, field{Name: "restock", Label: "Put the units back into stock", Type: "select", Options: []string{"", "yes"}, Words: map[string]string{"": "No", "yes": "Yes"}})
@@ -321,11 +346,26 @@ func (q *ofOrder) unitsLeft(kind string) []int {
 func (q *ofOrder) units(verb string) (fields []field) {
 	left := q.unitsLeft(verb)
 	for i, line := range q.order.Lines {
-		help := fmt.Sprintf("%d of %d left to %s.", left[i], line.Quantity, verb)
+		f := field{Name: lineField(i), Most: left[i], Type: "number", Label: fmt.Sprintf("Units of %s (line %d)", visible(line.Item), i+1)}
+		f.Help = fmt.Sprintf("%d of %d left to %s.", left[i], line.Quantity, verb)
+		price := ""
 		if line.Amount != "" {
-			help += " " + q.each(&line) + "."
+			if f.Amount, price = q.each(&line); f.Amount != "" {
+				f.Amount += " " + q.order.Currency
+			}
+			f.Help += " " + price + "."
 		}
-		fields = append(fields, field{Name: lineField(i), Label: fmt.Sprintf("Units of %s (line %d)", visible(line.Item), i+1), Type: "number", Most: left[i], Help: help})
+		if line.Kind != "" {
+			f.Type, f.Help = "checkbox", ""
+			f.Label = strings.TrimSuffix(fmt.Sprintf("%s: %s, %s", capital(string(line.Kind)), visible(line.Item), price), ", ")
+			if !slices.ContainsFunc(q.order.Lines[:i], func(l client.Line) bool { return l.Kind != "" }) {
+				f.Help = "Tax, shipping, fees and discounts are part of the " + verb + " only if you choose them."
+			}
+		}
+		if left[i] == 0 {
+			f.Type, f.Help = "text only", fmt.Sprintf("0 of %d left.", line.Quantity)
+		}
+		fields = append(fields, f)
 	}
 	return fields
 }
@@ -333,14 +373,33 @@ func (q *ofOrder) units(verb string) (fields []field) {
 // lineField is the name of the field for the units of a line.
 func lineField(i int) string { return "line" + strconv.Itoa(i+1) }
 
-// linesOf are the units that a form asks for, by line.
+// linesOf are the units that a form asks for, by line. All that is left of the charge names only what is put back.
 func (q *ofOrder) linesOf(form url.Values) (lines []client.LineUnits) {
+	left := q.unitsLeft(q.verb.Name)
 	for i, line := range q.order.Lines {
-		if units := numberOr(form.Get(lineField(i)), -1); units != 0 {
-			lines = append(lines, client.LineUnits{Line: i + 1, Quantity: units, Restock: form.Get("restock") == "yes" && line.Kind == ""})
+		restock, units := form.Get("restock") == "yes" && line.Kind == "" && q.tracked[line.Item], numberOr(form.Get(lineField(i)), -1)
+		if form.Get("all") == "yes" {
+			if units = 0; restock {
+				units = left[i]
+			}
+		}
+		if units != 0 {
+			lines = append(lines, client.LineUnits{Line: i + 1, Quantity: units, Restock: restock})
 		}
 	}
 	return lines
+}
+
+// total is what units cost, before rounding.
+func (q *ofOrder) total(lines []client.LineUnits) decimal.Decimal {
+	sum := parsed(q.order.Amount).Zero()
+	for _, units := range lines {
+		line := q.order.Lines[units.Line-1]
+		part, _ := decimal.MustNew(int64(units.Quantity), 0).Quo(decimal.MustNew(int64(line.Quantity), 0))
+		part, _ = parsed(line.Amount).Mul(part)
+		sum, _ = sum.Add(part)
+	}
+	return sum
 }
 
 // faults puts what is wrong with a line or an amount beside its field.
@@ -385,12 +444,11 @@ func (q *ofOrder) about(form url.Values) []string {
 		about += ", customer " + visible(q.order.CustomerID)
 	}
 	notes := []string{about + "."}
+	if q.verb.Name != "step-result" { // the outcomes say the answers
+		return notes
+	}
 	for _, f := range q.questions() {
 		if value := form.Get(f.Name); value != "" {
-			if f.Type == "checkbox" {
-				notes = append(notes, f.Label)
-				continue
-			}
 			notes = append(notes, f.Label+": "+visible(cmp.Or(f.Words[value], value)))
 		}
 	}
@@ -462,6 +520,9 @@ func (q *ofOrder) send(form url.Values, dryRun bool) (*client.Order, error) {
 			Policy: client.RetryBodyPolicy(get("policy")), PaymentMethod: get("paymentMethod")}, client.RetryOrderParams(to))
 	case "refund":
 		body := client.RefundBody{Amount: amountIn(form), Lines: q.linesOf(form), Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID}
+		if get("all") == "yes" {
+			body.Amount = new(refundable(q.order).String())
+		}
 		if q.order.Lines == nil {
 			body.Restock = numberOr(get("restock"), -1)
 		}
@@ -482,21 +543,22 @@ func (q *ofOrder) send(form url.Values, dryRun bool) (*client.Order, error) {
 	return api.SettleStepOfOrder(ctx, id, body, client.SettleStepOfOrderParams(to))
 }
 
-// check returns an error for what the API can't know to be a mistake: a refund that does not say how much, or says two
-// things, and a card number.
+// check returns an error for what the API can't know to be a mistake: a refund that does not say how much, or costs
+// nothing, and a card number.
 func (q *ofOrder) check(form url.Values) error {
 	wrong := newProblem(http.StatusUnprocessableEntity, "", "")
-	all, part := form.Get("all") == "yes", amountIn(form) != nil || len(q.linesOf(form)) > 0
+	noAmount := q.verb.Name == "refund" && form.Get("all") != "yes" && amountIn(form) == nil
+	lines, left := q.linesOf(form), q.unitsLeft(q.verb.Name)
+	faulty := func(l client.LineUnits) bool { return l.Quantity < 1 || l.Quantity > left[l.Line-1] } // the API says so
 	switch {
 	case aCardNumber.MatchString(form.Get("paymentMethod")):
 		wrong.Title = "This looks like a card number."
 		wrong.Errors = []client.FieldError{{Pointer: "/paymentMethod", Detail: "Never enter card numbers here. Enter the id that the provider gave the card."}}
-	case q.verb.Name == "refund" && all == part:
+	case noAmount && len(lines) == 0:
 		wrong.Title = "How much goes back?"
 		wrong.Errors = []client.FieldError{{Pointer: "/all", Detail: "Choose all that is left, or say a part."}}
-		if part {
-			wrong.Errors[0].Detail = "Choose either all that is left, or a part."
-		}
+	case noAmount && q.order.Lines[0].Amount != "" && !slices.ContainsFunc(lines, faulty) && !q.total(lines).IsPos():
+		wrong.Title = "The total must be more than 0: it is " + q.money(q.total(lines).Round(parsed(q.order.Amount).Scale()).String()) + "."
 	default:
 		return nil
 	}

@@ -96,6 +96,8 @@ func TestWrongForms(t *testing.T) {
 	t.Parallel()
 	s := setup(t)
 	s.order(t, "o", "completed", "")
+	s.get(t, "/console/order/refund?id=o").want(t, 200, "!into stock") // it is not tracked
+	s.sql(t, `UPDATE inventory SET tracked = true, on_hand = 9`)
 	const refund = "/console/order/refund?id=o&preview=yes"
 	for form, want := range map[string]string{"amount=x": "wrong-amount", "all=yes&restock=some": "wrong-restock", "amount=1.234": "wrong-amount"} {
 		s.get(t, refund+"&"+form).want(t, 422, "Show what will change", `aria-describedby="`+want+" help-", `value="`+form[strings.LastIndex(form, "=")+1:])
@@ -105,11 +107,11 @@ func TestWrongForms(t *testing.T) {
 	s.post(t, "/console/order/refund?id=o", url.Values{"requestId": {"1"}, "person": {"local"}}).want(t, 404)
 	header := s.token(t, "desk", access.Operate, access.Read, access.Delegate)
 	s.get(t, refund, header...).want(t, 422, "How much goes back?", "Choose all that is left", "All that is left: 9.00 USD", `inputmode="decimal"`)
-	s.get(t, refund+"&all=yes&amount=4", header...).want(t, 422, "either all that is left, or a part")
+	s.get(t, refund+"&all=yes&amount=4", header...).want(t, 200, "9.00 USD goes back")
 	preview := s.get(t, refund+"&amount=4", header...)
 	change := s.post(t, refund+"&amount=4", preview.fill("reason", "a dent", "edit", "yes"), header...).want(t, 200, "Show what will change", `value="4"`, `name="reason" value="a dent"`, `method="POST"`) // the reason is in no URL
 	s.post(t, refund+"&amount=4", change.fill("amount", "5"), header...).want(t, 200, "5.00 USD goes back", ">a dent</textarea>")
-	s.get(t, refund+"&all=yes", header...).want(t, 200, "On behalf of", "9.00 USD goes back", "<p>All that is left: 9.00 USD</p>")
+	s.get(t, refund+"&all=yes", header...).want(t, 200, "On behalf of", "9.00 USD goes back", "!<p>All that is left", ">Refund 9.00 USD</button>")
 	s.count(t, 0, `SELECT count(*) FROM charge_operations`)
 	s.order(t, "held", "charging", "attention")
 	for path, first := range map[string]shown{
@@ -158,7 +160,7 @@ func TestCaptureAndVoid(t *testing.T) {
 	s.get(t, capture+"&preview=yes&amount=8").want(t, 409, "7.00 USD can still be captured.")
 	shown = s.get(t, capture+"&preview=yes&line1=1&final=yes").want(t, 200, "3.00 USD is captured. The rest is voided", "It is for 1 × cup.")
 	s.post(t, capture, shown.fill("reason", "parcel")).want(t, 303)
-	s.get(t, "/console/order?id=lines").want(t, 200, "capture 1 <small>voids the rest</small>", ">3.00 <small>1 × <bdi>cup</bdi></small><", "<strong>0.00</strong> left to capture<")
+	s.get(t, "/console/order?id=lines").want(t, 200, "capture 1 <small>voids the rest</small>", ">3.00<small>, 1 × <bdi>cup</bdi></small><", "<strong>0.00</strong> left to capture<")
 }
 
 // TestDisputesAndRefunds: an open dispute is seen before money goes back, and a refund on its way is one line and a total.

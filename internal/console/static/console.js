@@ -189,6 +189,7 @@ function arrange() {
     place.after(button);
   }
   countTicked();
+  total();
   for (const details of main.querySelectorAll("details.kept")) {
     details.open = settings.get(details.id, details.open ? "open" : "closed") === "open";
   }
@@ -256,21 +257,35 @@ function countTicked() {
 // sumOf adds up amounts by currency, as whole numbers of the smallest unit.
 function sumOf(boxes) {
   const sums = new Map();
-  for (const { dataset: { amount, currency } } of boxes) {
-    const [whole, fraction = ""] = amount.split("."), sum = sums.get(currency) ?? { digits: fraction.length, units: 0n };
+  for (const box of boxes) {
+    const [amount, currency] = box.dataset.amount.split(" "), [whole, fraction = ""] = amount.split("."), sum = sums.get(currency) ?? { digits: fraction.length, units: 0n };
     sums.set(currency, { ...sum, units: sum.units + BigInt(whole + fraction.padEnd(sum.digits, "0")) });
   }
   return [...sums].map(([currency, { digits, units }]) => {
-    const text = String(units).padStart(digits + 1, "0"), whole = text.slice(0, text.length - digits);
-    return `${BigInt(whole).toLocaleString("en")}${digits ? "." + text.slice(-digits) : ""} ${currency}`;
+    const text = String(units).replace("-", "").padStart(digits + 1, "0"), whole = text.slice(0, text.length - digits);
+    return `${units < 0n ? "−" : ""}${BigInt(whole).toLocaleString("en")}${digits ? "." + text.slice(-digits) : ""} ${currency}`;
   }).join(", ");
 }
+
+// total says what the chosen units of an order cost, unless a price is not known to the unit or an amount replaces it.
+function total() {
+  const form = main.querySelector("form.stacked:has([data-amount])");
+  if (!form) return;
+  const { all, amount } = form.elements, whole = Boolean(all?.checked);
+  for (const field of form.querySelectorAll("[name^=line], [name=amount], .steps > button")) field.disabled = whole;
+  const units = ({ type, checked, value, max }) => type !== "checkbox" ? Math.min(Math.max(0, Math.trunc(value)), max) || 0 : checked ? Number(value) || 1 : 0;
+  const chosen = whole ? [all] : [...form.querySelectorAll("[name^=line]")].filter(units);
+  const known = chosen.length && (whole || !amount.value) && chosen.every((field) => field.dataset.amount);
+  if (!form.querySelector("output")) form.querySelector(".buttons").before(make("output", {}));
+  form.querySelector("output").textContent = known ? `Total: ${sumOf(chosen.flatMap((field) => Array(units(field)).fill(field)))}` : "";
+}
+main.addEventListener("input", total);
 
 // A thumb counts units with buttons.
 for (const number of main.querySelectorAll("input[type=number][max]")) {
   const name = number.labels[0].textContent, by = (sign, text) => {
     const button = make("button", { type: "button", "aria-label": `${name}: ${text}` }, sign);
-    button.addEventListener("click", () => sign === "+" ? number.stepUp() : number.stepDown());
+    button.addEventListener("click", () => { sign === "+" ? number.stepUp() : number.stepDown(); total(); });
     return button;
   };
   const box = make("span", { class: "steps" });
