@@ -19,11 +19,15 @@ func (q *ofOrder) track() error {
 		if q.verb.Name != "refund" || line.Kind != "" || line.Item == "" || q.tracked[line.Item] {
 			continue
 		}
-		if item, err := q.api.GetInventory(q.r.Context(), line.Item); err != nil {
-			return err
-		} else if item.Tracked {
+		if !q.may("getInventory") { // it is not known
 			q.tracked[line.Item] = true
+			continue
 		}
+		item, err := q.api.GetInventory(q.r.Context(), line.Item)
+		if err != nil {
+			return err
+		}
+		q.tracked[line.Item] = item.Tracked
 	}
 	return nil
 }
