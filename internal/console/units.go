@@ -27,7 +27,9 @@ func (q *ofOrder) track() error {
 		if err != nil {
 			return err
 		}
-		q.tracked[line.Item] = item.Tracked
+		if item.Tracked {
+			q.tracked[line.Item] = true
+		}
 	}
 	return nil
 }
