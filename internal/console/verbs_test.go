@@ -133,7 +133,7 @@ func TestCaptureAndVoid(t *testing.T) {
 	s.process(t, client.ProcessBody{OrderID: "lines", Amount: "7", Lines: []client.LineInput{{Item: "cup", Quantity: new(2), Amount: "6"}, {Item: "tea", Amount: "1"}}})
 	s.order(t, "all", "completed", "")
 	s.sql(t, `UPDATE charges SET capture = 'later', executor = 'http'`)
-	assert.NoError(t, assert.Err(s.api.CaptureOrder(t.Context(), "all", client.CaptureBody{Reason: "parcel"})))
+	assert.NoError(t, assert.Err(s.api.CaptureOrder(t.Context(), "all", client.CaptureBody{Reason: "parcel"}, client.CaptureOrderParams{Prefer: "respond-async"})))
 	s.get(t, "/console/order?id=all").want(t, 200, "capture 1<", "!voids the rest")
 	s.sql(t, `UPDATE charge_operations SET state = 'done', finished_at = now()`)
 	s.get(t, "/console/order?id=o").want(t, 200, "<strong>9.00</strong> USD authorized", "<strong>0.00</strong> captured", "<strong>9.00</strong> left to capture<", "<strong>0.00</strong> left to refund")
