@@ -348,7 +348,7 @@ func TestBulkOfAFilter(t *testing.T) {
 	s.wait(t, "a", "b")
 	s.process(t, client.ProcessBody{OrderID: "other", Amount: "700", Item: "chair"})
 	s.get(t, "/console/bulk?verb=approve&hold=approval&item=lamp&customerId=ann&status=pending,charging&amountTo=650&sort=oldest").
-		want(t, 200, "Approve 2 orders?", `600.00 USD<td data-label="Item:"><bdi>1 × lamp</bdi><td data-label="Customer:"><a href="/console/orders?q=customer`, "!other")
+		want(t, 200, "Approve 2 orders?", `600.00 USD<td data-label="Item:"><bdi>1 × lamp</bdi><td data-label="Customer:"><bdi>`, "!other")
 	s.are(t, "pending", "a", "b", "other")
 	for _, link := range []string{"colour=red", "sort=oldest", "status=", "createdFrom=yesterday", "limit=3"} {
 		s.get(t, "/console/bulk?verb=cancel&"+link).want(t, 422, "does not say which orders")
