@@ -98,7 +98,7 @@ func (p booksPage) Missed() string {
 	return "could not compare"
 }
 
-// Others is how much the providers have, by the report and the newest comparisons, that is not Pawl's.
+// Others counts the charges at providers that are not Pawl's, in the report and in the newest comparisons.
 func (p booksPage) Others() (n int64) {
 	checks := slices.Clone(p.Report.Checks)
 	for _, c := range p.Comparisons {

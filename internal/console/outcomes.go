@@ -33,8 +33,8 @@ func refundable(o *client.Order) decimal.Decimal {
 // taken is what was charged of an order, or captured.
 func taken(o *client.Order) string { return cmp.Or(o.Captured, o.Amount) }
 
-// each is the price of a unit of a line or, if it has a fraction of the smallest amount, of the line.
-// amount is empty then.
+// each returns the price of one unit of a line, as an amount and for people. If a unit has a fraction of the smallest
+// amount, the text is the price of the line, and amount is empty.
 func (q *ofOrder) each(line *client.Line) (amount, text string) {
 	total := parsed(line.Amount)
 	each, err := total.Quo(decimal.MustNew(int64(line.Quantity), 0))
@@ -286,12 +286,13 @@ func (q *ofOrder) retried() []string {
 			card = "the other payment method that you have entered"
 		}
 		why := visible(strings.TrimSuffix(q.order.Failure.Code+": "+q.order.Failure.Detail, ": "))
-		last := fmt.Sprintf("Last time it failed at the %s (%s), and nothing was kept of a charge.", q.order.Failure.Step, strings.TrimRight(why, "."))
-		if q.order.Failure.Step == client.FailureStepCharge {
-			last = fmt.Sprintf("Last time nothing was charged (%s).", strings.TrimRight(why, "."))
-		}
-		if declined(q.order.Failure.Step, q.order.Failure.Code) {
-			last = fmt.Sprintf("Last time the charge was refused (%s). The same card is probably refused again.", strings.TrimRight(why, "."))
+		why = strings.TrimRight(why, ".")
+		last := fmt.Sprintf("Last time it failed at the %s (%s), and nothing was kept of a charge.", q.order.Failure.Step, why)
+		switch {
+		case declined(q.order.Failure.Step, q.order.Failure.Code):
+			last = fmt.Sprintf("Last time the charge was refused (%s). The same card is probably refused again.", why)
+		case q.order.Failure.Step == client.FailureStepCharge:
+			last = fmt.Sprintf("Last time nothing was charged (%s).", why)
 		}
 		return []string{money + " is charged, to " + card + ".", last,
 			"If the charge succeeds, the goods are reserved and the order completes. If it is refused, the order fails again, and nothing is charged."}

@@ -104,7 +104,7 @@ func (r *Reader) Search(ctx context.Context, term string, limit int32, before in
 	return found, err
 }
 
-// These bound what a search costs: how many words are looked up, and how many of them orders are searched for inside.
+// A search looks up mostWords words at most, and looks inside orders for the first mostInside of them: that costs more.
 const (
 	mostWords  = 50
 	mostInside = 4
