@@ -682,6 +682,9 @@ type BooksVerdict struct {
 	// Number Of the newest verification with a report.
 	Number int64 `json:"number"`
 
+	// Others Number of charges and other effects at providers that are not Pawl's, in the newest comparisons.
+	Others int64 `json:"others"`
+
 	// Wrong The checks of Pawl's own books that failed.
 	//
 	// Examples: []
@@ -1821,7 +1824,7 @@ type Money struct {
 	// Examples: 0.00
 	Authorized string `json:"authorized"`
 
-	// Charged The sum of the charges, also of those that were undone, and of authorizations. A charge that was undone without knowing whether it had happened does not count, nor its undo.
+	// Charged The sum of the charges, also of those that were undone, and of authorizations. A charge that was undone while nothing showed that it had happened does not count, nor its undo.
 	//
 	// Examples: 99.99
 	Charged string `json:"charged"`
@@ -1895,7 +1898,7 @@ type MoneyTotal struct {
 	// Examples: 0.00
 	Authorized string `json:"authorized"`
 
-	// Charged The sum of the charges, also of those that were undone, and of authorizations. A charge that was undone without knowing whether it had happened does not count, nor its undo.
+	// Charged The sum of the charges, also of those that were undone, and of authorizations. A charge that was undone while nothing showed that it had happened does not count, nor its undo.
 	//
 	// Examples: 99.99
 	Charged string `json:"charged"`
@@ -2898,7 +2901,7 @@ type StepState struct {
 	// Examples: true
 	Completed bool `json:"completed"`
 
-	// InDoubt With undone: it was never known whether the step took effect.
+	// InDoubt With undone: nothing has shown whether the step took effect. A reference of the undo of a charge does.
 	InDoubt bool `json:"inDoubt,omitempty,omitzero"`
 
 	// Reference The provider's name for the charge or the reservation.
@@ -2956,6 +2959,9 @@ type StoredVerification struct {
 	Failure    string    `json:"failure,omitempty,omitzero"`
 	FinishedAt time.Time `json:"finishedAt,omitempty,omitzero"`
 	Number     int64     `json:"number"`
+
+	// Others Number of charges and other effects at these providers that are not Pawl's.
+	Others int64 `json:"others"`
 
 	// Providers With which providers.
 	//
@@ -3140,7 +3146,7 @@ type VerificationDay struct {
 	// Examples: 0.00
 	Authorized string `json:"authorized"`
 
-	// Charged The sum of the charges, also of those that were undone, and of authorizations. A charge that was undone without knowing whether it had happened does not count, nor its undo.
+	// Charged The sum of the charges, also of those that were undone, and of authorizations. A charge that was undone while nothing showed that it had happened does not count, nor its undo.
 	//
 	// Examples: 99.99
 	Charged string `json:"charged"`
@@ -3198,7 +3204,7 @@ type VerificationMoney struct {
 	// Examples: 0.00
 	Authorized string `json:"authorized"`
 
-	// Charged The sum of the charges, also of those that were undone, and of authorizations. A charge that was undone without knowing whether it had happened does not count, nor its undo.
+	// Charged The sum of the charges, also of those that were undone, and of authorizations. A charge that was undone while nothing showed that it had happened does not count, nor its undo.
 	//
 	// Examples: 99.99
 	Charged string `json:"charged"`
@@ -3347,6 +3353,14 @@ type VerificationReport struct {
 type VerificationStep struct {
 	// Compared Number of idempotency keys compared.
 	Compared int64 `json:"compared"`
+
+	// Done Number of keys that are done at the provider.
+	Done int64 `json:"done"`
+
+	// Money The amounts by currency of what is done: at the provider, or if it was not compared, in these books.
+	//
+	// Examples: {"USD":"99.99"}
+	Money map[string]string `json:"money,omitempty,omitzero"`
 
 	// NotCompared Number of keys that are not in the books that were read, such as those of a route at another provider.
 	NotCompared int64 `json:"notCompared,omitempty,omitzero"`

@@ -338,10 +338,9 @@ SELECT ARRAY(
         AND ($13::text = '' OR o.currency = $13::text)
         AND (NOT $14::boolean OR EXISTS (SELECT 1 FROM pawl.known_charges AS g WHERE g.order_no = o.order_no))
         AND (NOT $15::boolean OR EXISTS (
-          SELECT 1 FROM pawl.charge_operations AS u WHERE u.order_no = o.order_no AND u.kind = 'refund' AND u.state = 'done'
-            AND (u.number > 0 OR (SELECT g.in_doubt FROM pawl.charges AS g WHERE g.order_no = u.order_no AND g.generation = u.generation) IS NOT TRUE)))
+          SELECT 1 FROM pawl.known_operations AS u WHERE u.order_no = o.order_no AND u.kind = 'refund'))
         AND (NOT $16::boolean OR EXISTS (
-          SELECT 1 FROM pawl.charges AS g WHERE g.order_no = o.order_no AND g.refunded_at IS NULL AND g.capture IS NOT NULL AND g.captured_at IS NULL
+          SELECT 1 FROM pawl.known_charges AS g WHERE g.order_no = o.order_no AND g.refunded_at IS NULL AND g.capture IS NOT NULL AND g.captured_at IS NULL
             AND g.amount > (SELECT coalesce(sum(u.amount + coalesce(u.voided, 0)), 0) FROM pawl.charge_operations AS u
               WHERE u.order_no = g.order_no AND u.generation = g.generation AND u.kind <> 'refund' AND u.state = 'done')))
         AND (NOT $17::boolean OR o.charge_operations IS NOT NULL AND EXISTS (

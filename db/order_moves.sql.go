@@ -389,7 +389,8 @@ WITH answers AS MATERIALIZED (
     AND o.status = $3 AND o.fence = $4 AND o.seq = $5
   RETURNING o.order_no, o.fence, o.seq, o.status, o.calls
 ), returned AS (
-  UPDATE pawl.charges AS c SET refunded_at = now(), capture_by = NULL, capture_due_at = NULL
+  UPDATE pawl.charges AS c SET refunded_at = now(), capture_by = NULL, capture_due_at = NULL,
+    in_doubt = CASE WHEN c.in_doubt THEN (SELECT coalesce(a.reference, '') = '' FROM answers AS a WHERE a.order_no = c.order_no) END
   WHERE c.order_no = ANY(ARRAY(SELECT m.order_no FROM moved AS m)) AND c.refunded_at IS NULL
   RETURNING c.order_no, c.generation, c.currency, c.amount
 ), refunded AS (
@@ -427,7 +428,8 @@ type OrdersRefundRow struct {
 }
 
 // Undoes the charge, of the ledger or, with the provider's reference of the refund, of a provider. The order ends as
-// its first undoing move has recorded (outcome). It has at most one charge in effect.
+// its first undoing move has recorded (outcome). It has at most one charge in effect. A refund that has a reference shows
+// that a charge in doubt was made.
 func (q *Queries) OrdersRefund(ctx context.Context, arg OrdersRefundParams) ([]OrdersRefundRow, error) {
 	rows, err := q.db.Query(ctx, ordersRefund,
 		arg.OrderNos,

@@ -18,7 +18,8 @@ SELECT f.order_no, (f.kind || ' ' || f.number)::text AS step, f.generation, coal
   k.policy, coalesce(o.route, '')::text AS route, o.order_id, o.status, f.amount, f.currency::text AS currency,
   (f.state = 'in_doubt')::boolean AS in_doubt, ''::text AS hold,
   coalesce(f.finished_at <= $1::timestamptz AND f.state IN ('done', 'failed'), false)::boolean AS settled,
-  CASE WHEN f.state = 'done' AND f.code IS DISTINCT FROM 'authorization_expired' THEN 'stands' ELSE 'absent' END::text AS effect, coalesce(f.reference, '')::text AS reference
+  CASE WHEN f.state = 'done' AND f.code IS DISTINCT FROM 'authorization_expired' THEN 'stands' ELSE 'absent' END::text AS effect, coalesce(f.reference, '')::text AS reference,
+  true AS counted, ''::text AS voided
 FROM (
   SELECT a.order_no, a.generation, a.charge_operation, coalesce(max(a.policy), 0)::integer AS policy FROM pawl.step_calls AS a
   WHERE a.order_no BETWEEN $2 AND $3 AND a.operation IN ('refund', 'capture', 'void') GROUP BY a.order_no, a.generation, a.charge_operation
@@ -51,6 +52,8 @@ type ProviderChargeOperationsRow struct {
 	Settled     bool
 	Effect      string
 	Reference   string
+	Counted     bool
+	Voided      string
 }
 
 // The same for the keys of charge operations. One is settled when a call for it was answered as done or failed. The
@@ -80,6 +83,8 @@ func (q *Queries) ProviderChargeOperations(ctx context.Context, arg ProviderChar
 			&i.Settled,
 			&i.Effect,
 			&i.Reference,
+			&i.Counted,
+			&i.Voided,
 		); err != nil {
 			return nil, err
 		}
@@ -115,7 +120,11 @@ SELECT k.order_no, k.step, k.generation, ''::text AS operation_id, k.policy, k.r
     WHEN 'charge' THEN CASE WHEN c.order_no IS NULL THEN 'absent' WHEN c.refunded_at IS NULL THEN 'stands' ELSE 'undone' END
     WHEN 'reserve' THEN CASE WHEN r.order_no IS NULL THEN 'absent' WHEN r.released_at IS NULL THEN 'stands' ELSE 'undone' END
     ELSE CASE WHEN f.order_no IS NULL THEN 'absent' ELSE 'stands' END END::text AS effect,
-  coalesce(c.reference, r.reference, f.reference, '')::text AS reference
+  coalesce(c.reference, r.reference, f.reference, '')::text AS reference, coalesce(NOT c.in_doubt, c.order_no IS NOT NULL)::boolean AS counted,
+  coalesce(CASE WHEN c.capture = 'later' AND c.refunded_at IS NULL THEN (
+    SELECT CASE WHEN bool_and(coalesce(w.finished_at <= $1, false)) IS NOT FALSE THEN
+      coalesce(sum(CASE WHEN w.kind = 'void' THEN w.amount ELSE w.voided END::numeric) FILTER (WHERE w.state = 'done'), 0) END
+    FROM pawl.charge_operations AS w WHERE w.order_no = c.order_no AND w.generation = c.generation) END::text, '')::text AS voided
 FROM (
   SELECT a.order_no, a.step, a.generation, coalesce(max(a.policy), 0)::integer AS policy, coalesce(max(a.route), '')::text AS route FROM pawl.step_calls AS a
   WHERE a.order_no BETWEEN $2 AND $3 AND a.operation = 'do' GROUP BY a.order_no, a.step, a.generation
@@ -152,11 +161,14 @@ type ProviderKeysRow struct {
 	Settled     bool
 	Effect      string
 	Reference   string
+	Counted     bool
+	Voided      string
 }
 
 // Lists the keys that were sent to providers, and what the books say about each. settled: the order had ended before
 // the provider's books were read, and no late undo has changed it since. If the order switched to a policy whose
-// ledger did the step, the key counts as absent: the provider did not do it.
+// ledger did the step, the key counts as absent: the provider did not do it. counted: a charge is in the figures of money.
+// voided: what was given up of an authorization; empty: it has none, or what was asked of it may not be there yet.
 func (q *Queries) ProviderKeys(ctx context.Context, arg ProviderKeysParams) ([]ProviderKeysRow, error) {
 	rows, err := q.db.Query(ctx, providerKeys, arg.Before, arg.First, arg.Last)
 	if err != nil {
@@ -182,6 +194,8 @@ func (q *Queries) ProviderKeys(ctx context.Context, arg ProviderKeysParams) ([]P
 			&i.Settled,
 			&i.Effect,
 			&i.Reference,
+			&i.Counted,
+			&i.Voided,
 		); err != nil {
 			return nil, err
 		}

@@ -339,8 +339,8 @@ WITH locked AS MATERIALIZED (
   RETURNING o.order_no, o.fence, o.seq, o.status, o.calls, o.failure_code, o.failure_detail,
     o.generation, o.currency, o.amount, o.item, o.quantity, o.lines
 ), charged AS (
-  INSERT INTO pawl.charges (order_no, generation, currency, amount, executor, in_doubt)
-  SELECT m.order_no, m.generation, m.currency, m.amount, $9::text, true
+  INSERT INTO pawl.charges (order_no, generation, currency, amount, executor, in_doubt, capture)
+  SELECT m.order_no, m.generation, m.currency, m.amount, $9::text, true, nullif($10::text, '')
   FROM moved AS m WHERE (SELECT $3::text) = 'charge' AND m.status = 'refunding' ORDER BY m.order_no
 ), reserved AS (
   INSERT INTO pawl.reservations (order_no, generation, line, item, quantity, executor, in_doubt)
@@ -352,7 +352,7 @@ WITH locked AS MATERIALIZED (
   WHERE t.order_no = m.order_no AND t.call = m.calls AND t.finished_at IS NULL
 ), consumed AS (
   UPDATE pawl.step_answers AS w SET consumed_at = now()
-  WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND (SELECT $10::boolean)
+  WHERE w.order_no = ANY(ARRAY(SELECT n.order_no FROM moved AS n)) AND w.consumed_at IS NULL AND (SELECT $11::boolean)
 )
 INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, reason)
 SELECT m.order_no, m.seq, l.was, m.status, m.fence, m.failure_code FROM moved AS m JOIN locked AS l ON l.order_no = m.order_no
@@ -369,6 +369,7 @@ type RemoteRefusedParams struct {
 	Fence    int64
 	Seq      int32
 	Executor string
+	Capture  string
 	Consumes bool
 }
 
@@ -394,6 +395,7 @@ func (q *Queries) RemoteRefused(ctx context.Context, arg RemoteRefusedParams) ([
 		arg.Fence,
 		arg.Seq,
 		arg.Executor,
+		arg.Capture,
 		arg.Consumes,
 	)
 	if err != nil {
@@ -542,8 +544,8 @@ WITH locked AS MATERIALIZED (
     AND o.stop_requested <> 'pause' AND NOT (o.status = 'confirming' AND o.in_doubt_since IS NOT NULL)
   RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.currency, o.amount, o.item, o.quantity, o.lines
 ), charged AS (
-  INSERT INTO pawl.charges (order_no, generation, currency, amount, executor, in_doubt)
-  SELECT m.order_no, m.generation, m.currency, m.amount, $5::text, true
+  INSERT INTO pawl.charges (order_no, generation, currency, amount, executor, in_doubt, capture)
+  SELECT m.order_no, m.generation, m.currency, m.amount, $5::text, true, nullif($6::text, '')
   FROM moved AS m JOIN locked AS l ON l.order_no = m.order_no WHERE l.was = 'charging' AND m.status = 'refunding' ORDER BY m.order_no
 ), reserved AS (
   INSERT INTO pawl.reservations (order_no, generation, line, item, quantity, executor, in_doubt)
@@ -576,6 +578,7 @@ type RemoteStoppedParams struct {
 	Fence    int64
 	Seq      int32
 	Executor string
+	Capture  string
 }
 
 type RemoteStoppedRow struct {
@@ -597,6 +600,7 @@ func (q *Queries) RemoteStopped(ctx context.Context, arg RemoteStoppedParams) ([
 		arg.Fence,
 		arg.Seq,
 		arg.Executor,
+		arg.Capture,
 	)
 	if err != nil {
 		return nil, err

@@ -84,14 +84,15 @@ func (q *Queries) VerificationComparisons(ctx context.Context) ([]VerificationCo
 
 const verificationFinish = `-- name: VerificationFinish :exec
 WITH this AS (
-  SELECT $8::bigint AS number
+  SELECT $9::bigint AS number
 ), old AS (
   DELETE FROM pawl.verifications AS o WHERE o.number <= (SELECT t.number FROM this AS t) - 100
     AND NOT EXISTS (SELECT FROM pawl.newest_comparisons AS c WHERE c.number = o.number)
 )
 UPDATE pawl.verifications AS v SET seen_at = now(), finished_at = now(), done = $1, total = $2,
   wrong = CASE WHEN $3::text IS NOT NULL THEN $4::text[] END, report = $3::json,
-  compared = CASE WHEN $3::text IS NOT NULL THEN $5::text[] END, differ = $6::text[], failure = $7::text
+  compared = CASE WHEN $3::text IS NOT NULL THEN $5::text[] END, differ = $6::text[],
+  others = $7::bigint[], failure = $8::text
 WHERE v.number = (SELECT t.number FROM this AS t) AND v.finished_at IS NULL
 `
 
@@ -102,6 +103,7 @@ type VerificationFinishParams struct {
 	Wrong    []string
 	Compared []string
 	Differ   []string
+	Others   []int64
 	Failure  *string
 	Number   int64
 }
@@ -116,6 +118,7 @@ func (q *Queries) VerificationFinish(ctx context.Context, arg VerificationFinish
 		arg.Wrong,
 		arg.Compared,
 		arg.Differ,
+		arg.Others,
 		arg.Failure,
 		arg.Number,
 	)
@@ -218,12 +221,14 @@ func (q *Queries) VerificationStart(ctx context.Context, arg VerificationStartPa
 const verificationVerdict = `-- name: VerificationVerdict :one
 SELECT coalesce(v.number, 0)::bigint AS number, coalesce(v.finished_at, now())::timestamptz AS finished_at, coalesce(v.wrong, '{}')::text[] AS wrong,
   coalesce(v.failure, '')::text AS failure, (c.compared > 0)::boolean AS compared, coalesce(c.compared_at, now())::timestamptz AS compared_at,
-  coalesce(c.differs_at, now())::timestamptz AS differs_at, coalesce(c.providers, '{}')::text[] AS providers
+  coalesce(c.differs_at, now())::timestamptz AS differs_at, coalesce(c.providers, '{}')::text[] AS providers,
+  coalesce(c.others, 0)::bigint AS others
 FROM (SELECT 1) AS one
 LEFT JOIN LATERAL (SELECT w.number, w.finished_at, w.wrong, w.failure FROM pawl.verifications AS w WHERE w.report IS NOT NULL ORDER BY w.number DESC LIMIT 1) AS v ON true
 CROSS JOIN (
   SELECT count(*) AS compared, max(w.finished_at) AS compared_at, max(w.finished_at) FILTER (WHERE p.provider = ANY(w.differ)) AS differs_at,
-    array_agg(p.provider ORDER BY p.provider) FILTER (WHERE p.provider = ANY(w.differ)) AS providers
+    array_agg(p.provider ORDER BY p.provider) FILTER (WHERE p.provider = ANY(w.differ)) AS providers,
+    sum(w.others[array_position(w.compared, p.provider)]) AS others
   FROM pawl.newest_comparisons AS n JOIN pawl.verifications AS w ON w.number = n.number CROSS JOIN LATERAL unnest(n.providers) AS p(provider)) AS c
 `
 
@@ -236,10 +241,11 @@ type VerificationVerdictRow struct {
 	ComparedAt time.Time
 	DiffersAt  time.Time
 	Providers  []string
+	Others     int64
 }
 
 // Returns what the newest report and the newest comparisons say. Number 0: there is no report. failure: it could not
-// compare with all providers.
+// compare with all providers. others: what is not Pawl's at the providers.
 func (q *Queries) VerificationVerdict(ctx context.Context) (VerificationVerdictRow, error) {
 	row := q.db.QueryRow(ctx, verificationVerdict)
 	var i VerificationVerdictRow
@@ -252,6 +258,7 @@ func (q *Queries) VerificationVerdict(ctx context.Context) (VerificationVerdictR
 		&i.ComparedAt,
 		&i.DiffersAt,
 		&i.Providers,
+		&i.Others,
 	)
 	return i, err
 }
@@ -259,6 +266,7 @@ func (q *Queries) VerificationVerdict(ctx context.Context) (VerificationVerdictR
 const verifications = `-- name: Verifications :many
 SELECT v.number, v.started_at, v.started_by, v.finished_at, v.done, v.total, coalesce(v.wrong, '{}')::text[] AS wrong,
   (v.report IS NOT NULL)::boolean AS reported, coalesce(v.compared, '{}')::text[] AS compared, coalesce(v.failure, '')::text AS failure,
+  coalesce((SELECT sum(n) FROM unnest(v.others) AS n), 0)::bigint AS others,
   (v.finished_at IS NULL AND v.seen_at > now() - interval '1 minute')::boolean AS running
 FROM pawl.verifications AS v WHERE v.number < $1::bigint ORDER BY v.number DESC LIMIT $2
 `
@@ -279,6 +287,7 @@ type VerificationsRow struct {
 	Reported   bool
 	Compared   []string
 	Failure    string
+	Others     int64
 	Running    bool
 }
 
@@ -303,6 +312,7 @@ func (q *Queries) Verifications(ctx context.Context, arg VerificationsParams) ([
 			&i.Reported,
 			&i.Compared,
 			&i.Failure,
+			&i.Others,
 			&i.Running,
 		); err != nil {
 			return nil, err

@@ -58,21 +58,23 @@ WITH answered AS (
     bool_or(a.operation <> 'undo') AS called,
     bool_or(a.operation <> 'undo' AND a.outcome = 'done' AND a.fenced IS NOT TRUE) AS done,
     bool_or(a.operation = 'undo' AND a.outcome = 'done') AS undone,
+    bool_or(a.operation = 'undo' AND a.outcome = 'done' AND a.reference IS NOT NULL) AS named,
     count(*) FILTER (WHERE a.call > 0) AS numbered, max(a.call) AS last
   FROM pawl.step_calls AS a WHERE a.order_no BETWEEN $2 AND $3 AND a.charge_operation IS NULL GROUP BY a.order_no, a.generation, a.step
 ), told AS (
   SELECT w.order_no, w.generation, w.step, bool_or(w.operation = 'do' AND w.outcome = 'done') AS done,
-    bool_or(w.operation = 'undo' AND w.outcome = 'done') AS undone
+    bool_or(w.operation = 'undo' AND w.outcome = 'done') AS undone,
+    bool_or(w.operation = 'undo' AND w.outcome = 'done' AND w.reference IS NOT NULL) AS named
   FROM pawl.step_answers AS w WHERE w.order_no BETWEEN $2 AND $3 AND w.consumed_at IS NOT NULL
   GROUP BY w.order_no, w.generation, w.step
 ), effects AS (
-  SELECT c.order_no, c.generation, 'charge' AS step, coalesce(c.in_doubt, false) AS doubted, c.refunded_at IS NOT NULL AS undone
+  SELECT c.order_no, c.generation, 'charge' AS step, c.in_doubt IS NOT NULL AS doubted, c.in_doubt IS FALSE AS known, c.refunded_at IS NOT NULL AS undone
   FROM pawl.charges AS c WHERE c.order_no BETWEEN $2 AND $3 AND c.executor IS NOT NULL
   UNION ALL
-  SELECT r.order_no, r.generation, 'reserve', coalesce(r.in_doubt, false), r.released_at IS NOT NULL
+  SELECT r.order_no, r.generation, 'reserve', coalesce(r.in_doubt, false), false, r.released_at IS NOT NULL
   FROM pawl.reservations AS r WHERE r.order_no BETWEEN $2 AND $3 AND r.executor IS NOT NULL AND r.line = 1
   UNION ALL
-  SELECT k.order_no, k.generation, 'confirm', false, false
+  SELECT k.order_no, k.generation, 'confirm', false, false, false
   FROM pawl.confirmations AS k WHERE k.order_no BETWEEN $2 AND $3
 ), matched AS (
   SELECT coalesce(e.order_no, a.order_no) AS order_no, coalesce(e.generation, a.generation) AS generation,
@@ -80,7 +82,8 @@ WITH answered AS (
     CASE WHEN e.step IS NULL AND a.done THEN 'answered done, not in the books'
       WHEN e.doubted AND a.called IS NOT TRUE THEN 'in doubt without a call'
       WHEN NOT e.doubted AND a.done IS NOT TRUE AND t.done IS NOT TRUE THEN 'done without an answer'
-      WHEN e.undone AND a.undone IS NOT TRUE AND t.undone IS NOT TRUE THEN 'undone without an answer' END AS fault
+      WHEN e.undone AND a.undone IS NOT TRUE AND t.undone IS NOT TRUE THEN 'undone without an answer'
+      WHEN e.known AND a.named IS NOT TRUE AND t.named IS NOT TRUE THEN 'known to be done, though its undo named nothing' END AS fault
   FROM effects AS e
   FULL JOIN answered AS a ON a.order_no = e.order_no AND a.generation = e.generation AND a.step = e.step
   LEFT JOIN told AS t ON t.order_no = coalesce(e.order_no, a.order_no) AND t.generation = coalesce(e.generation, a.generation)
@@ -122,7 +125,7 @@ type VerifyCallsRow struct {
 }
 
 // Every remote effect was answered by a call, or by an answer that came without one; an effect in doubt was at least
-// called for. The reverse, too: every step that was answered done is in the books, once. A fenced answer moved
+// called for, and one that is known to be done in spite of that was undone by an answer with a reference. The reverse, too: every step that was answered done is in the books, once. A fenced answer moved
 // nothing, and has no effect there. The calls of an order are numbered without gaps; those that move no order are
 // below zero.
 func (q *Queries) VerifyCalls(ctx context.Context, arg VerifyCallsParams) (VerifyCallsRow, error) {
@@ -989,7 +992,8 @@ WITH matched AS (
     CASE WHEN f.order_no IS NULL THEN 'generation ' || c.generation || ': charge refunded without a refund'
       WHEN c.order_no IS NULL THEN 'generation ' || f.generation || ': refund without a refunded charge'
       WHEN c.amount <> f.amount OR c.currency <> f.currency THEN 'generation ' || f.generation || ': refunded '
-        || f.amount || ' ' || f.currency || ', charged ' || c.amount || ' ' || c.currency END AS fault
+        || f.amount || ' ' || f.currency || ', charged ' || c.amount || ' ' || c.currency
+      WHEN c.in_doubt AND f.reference IS NOT NULL THEN 'generation ' || f.generation || ': in doubt, though undone by ' || f.reference END AS fault
   FROM (SELECT order_no, created_at, refunded_at, generation, currency, amount, executor, reference, data, in_doubt, capture, captured_at, capture_by, capture_due_at FROM pawl.charges AS g WHERE g.order_no BETWEEN $2 AND $3 AND g.refunded_at IS NOT NULL) AS c
   FULL JOIN (SELECT order_no, created_at, generation, currency, amount, reference, number, claims, kind, state, due_at, sent_at, finished_at, restock, calling, voided, executor, reason, request_id, code, detail, lines FROM pawl.charge_operations AS h WHERE h.order_no BETWEEN $2 AND $3 AND h.number = 0) AS f
     ON f.order_no = c.order_no AND f.generation = c.generation

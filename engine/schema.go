@@ -64,6 +64,7 @@ var needed = map[string][]string{
 	"pawl.current_numbering":                       {"SELECT"},
 	"pawl.order_numbering":                         {"SELECT", "INSERT", "UPDATE"},
 	"pawl.known_charges":                           {"SELECT"},
+	"pawl.known_operations":                        {"SELECT"},
 	"pawl.order_money":                             {"SELECT"},
 	"pawl.order_id_hash(text)":                     {"EXECUTE"},
 	"pawl.orders":                                  {"SELECT", "INSERT", "UPDATE"},

@@ -75,7 +75,7 @@ type OrderTerms struct {
 // Money is what was charged and given back, as the books count it. All are decimals: charged - refunded - voided -
 // authorized - lost = kept. It is exported because huma skips unexported embedded types.
 type Money struct {
-	Charged    string `json:"charged" doc:"The sum of the charges, also of those that were undone, and of authorizations. A charge that was undone without knowing whether it had happened does not count, nor its undo." example:"99.99"`
+	Charged    string `json:"charged" doc:"The sum of the charges, also of those that were undone, and of authorizations. A charge that was undone while nothing showed that it had happened does not count, nor its undo." example:"99.99"`
 	Refunded   string `json:"refunded" doc:"The sum of the refunds that succeeded, and of the charges that were undone." example:"9.99"`
 	Authorized string `json:"authorized" doc:"Authorized and not captured yet." example:"0.00"`
 	Voided     string `json:"voided" doc:"Authorized by completed orders, and given up or ended." example:"0.00"`
@@ -157,7 +157,7 @@ type steps struct {
 type stepState struct {
 	Completed bool    `json:"completed" example:"true" doc:"The step has taken effect, which was not undone."`
 	Undone    bool    `json:"undone,omitempty" doc:"The step took effect, or may have, and was undone."`
-	InDoubt   bool    `json:"inDoubt,omitempty" doc:"With undone: it was never known whether the step took effect."`
+	InDoubt   bool    `json:"inDoubt,omitempty" doc:"With undone: nothing has shown whether the step took effect. A reference of the undo of a charge does."`
 	Reference *string `json:"reference,omitempty" maxLength:"255" doc:"The provider's name for the charge or the reservation."`
 }
 

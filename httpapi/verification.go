@@ -108,6 +108,7 @@ type storedVerification struct {
 	FinishedAt *time.Time `json:"finishedAt,omitempty"`
 	Compared   bool       `json:"compared" doc:"Whether the books were compared with those of providers."`
 	Providers  []string   `json:"providers,omitempty" nullable:"false" doc:"With which providers." example:"[\"charge=https://payments.example.com\"]"`
+	Others     int64      `json:"others" minimum:"0" doc:"Number of charges and other effects at these providers that are not Pawl's."`
 	Failure    string     `json:"failure,omitempty" doc:"Why it could not read everything, or with done, not the books of all providers; for people. Absent if its process ended."`
 	Wrong      []string   `json:"wrong" nullable:"false" doc:"The checks that failed, not counting warnings." example:"[\"stock\"]"`
 }
@@ -116,7 +117,7 @@ func (s *server) listVerifications(ctx context.Context, in *listVerificationsReq
 	list, err := s.Books.List(ctx, cmp.Or(in.Before, math.MaxInt64), in.Limit)
 	return verificationPage{each(list, func(v *books.Stored) storedVerification {
 		return storedVerification{
-			v.Number, stateOfVerification(v), v.StartedAt.UTC(), v.StartedBy, utc(v.FinishedAt), len(v.Compared) > 0, v.Compared, v.Failure, v.Wrong,
+			v.Number, stateOfVerification(v), v.StartedAt.UTC(), v.StartedBy, utc(v.FinishedAt), len(v.Compared) > 0, v.Compared, v.Others, v.Failure, v.Wrong,
 		}
 	})}, orders.Unavailable("list verifications", err)
 }
@@ -193,6 +194,8 @@ type booksVerdict struct {
 	Failure    string     `json:"failure,omitempty" doc:"Why the newest verification could not compare with all providers; for people. Absent: it could, or was not asked to."`
 	Differ     []string   `json:"differ,omitempty" nullable:"false" doc:"The providers whose newest comparison found differences. Absent: none." example:"[\"charge=https://payments.example.com\"]"`
 
+	Others int64 `json:"others" minimum:"0" doc:"Number of charges and other effects at providers that are not Pawl's, in the newest comparisons."`
+
 	foundAt time.Time // the differences
 }
 
@@ -202,7 +205,7 @@ func (s *server) verdict(ctx context.Context) (*booksVerdict, error) {
 	if err != nil || v.Number == 0 {
 		return nil, orders.Unavailable("read verdict", err)
 	}
-	out := &booksVerdict{Number: v.Number, FinishedAt: v.FinishedAt.UTC(), Wrong: []string{}, Failure: v.Failure, Differ: v.Providers, foundAt: v.DiffersAt}
+	out := &booksVerdict{Number: v.Number, FinishedAt: v.FinishedAt.UTC(), Wrong: []string{}, Failure: v.Failure, Differ: v.Providers, Others: v.Others, foundAt: v.DiffersAt}
 	for _, name := range v.Wrong {
 		if check := (books.Check{Name: name}); !check.OfProvider() {
 			out.Wrong = append(out.Wrong, name)
@@ -311,8 +314,11 @@ type verificationStep struct {
 	Provider string `json:"provider,omitempty" doc:"With which provider it was compared. Absent: it was not." example:"charge=https://payments.example.com"`
 	Compared int64  `json:"compared" minimum:"0" doc:"Number of idempotency keys compared."`
 	Wrong    int64  `json:"wrong" minimum:"0" doc:"Number of keys with a violation."`
+	Done     int64  `json:"done" minimum:"0" doc:"Number of keys that are done at the provider."`
 
 	NotCompared int64 `json:"notCompared,omitempty" minimum:"0" doc:"Number of keys that are not in the books that were read, such as those of a route at another provider."`
+
+	Money map[string]string `json:"money,omitempty" doc:"The amounts by currency of what is done: at the provider, or if it was not compared, in these books." example:"{\"USD\":\"99.99\"}"`
 }
 
 func verificationReportOf(r *books.StoredReport) verificationReport {

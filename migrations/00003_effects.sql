@@ -34,7 +34,7 @@ CREATE TRIGGER kept BEFORE UPDATE OR DELETE OR TRUNCATE ON pawl.transitions FOR 
 -- (it would cost a third of the speed); `pawl verify` looks for orphans. Keys are (order, generation): a step of one
 -- generation can't happen twice, and the partial indexes allow only one live effect per order. executor is null for
 -- the ledger. in_doubt: the row was written by the move that undoes the step, without knowing whether the step was
--- done.
+-- done. It becomes false if the undo of a charge names what it gave back: then the charge was made.
 
 CREATE TABLE pawl.charges (
   order_no    bigint NOT NULL,
@@ -323,8 +323,11 @@ CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.charge_operations FOR EACH
 CREATE TRIGGER kept BEFORE DELETE OR TRUNCATE ON pawl.inventory FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
 CREATE TRIGGER kept BEFORE UPDATE OR DELETE OR TRUNCATE ON pawl.stock_movements FOR EACH STATEMENT EXECUTE FUNCTION pawl.refuse_removal();
 
--- The charges that count as money. One that was undone in doubt may never have happened: neither it nor its undo counts.
+-- The charges that count as money, and what was done to them. A charge that is in doubt may never have happened: neither it
+-- nor its undo counts.
 CREATE VIEW pawl.known_charges AS SELECT * FROM pawl.charges AS c WHERE c.in_doubt IS NOT TRUE;
+CREATE VIEW pawl.known_operations AS SELECT * FROM pawl.charge_operations AS f WHERE f.state = 'done'
+  AND (f.number > 0 OR (SELECT c.in_doubt FROM pawl.charges AS c WHERE c.order_no = f.order_no AND c.generation = f.generation) IS NOT TRUE);
 
 -- When money moved, and how much: what went back is negative. An authorization moves none, nor does its end. A lost
 -- dispute counts from when it was lost, and its money was moved by the provider.
@@ -355,8 +358,7 @@ SELECT f.order_no, f.currency, 0, 0, CASE WHEN f.number = 0 THEN f.amount ELSE 0
   CASE WHEN f.number > 0 AND f.kind = 'refund' THEN f.amount ELSE 0 END::numeric,
   CASE WHEN f.kind = 'void' THEN f.amount ELSE coalesce(f.voided, 0) END::numeric,
   CASE WHEN f.kind <> 'refund' THEN - f.amount - coalesce(f.voided, 0) ELSE 0 END::numeric, 0, 0, 0
-FROM pawl.charge_operations AS f WHERE f.state = 'done'
-  AND (f.number > 0 OR (SELECT c.in_doubt FROM pawl.charges AS c WHERE c.order_no = f.order_no AND c.generation = f.generation) IS NOT TRUE)
+FROM pawl.known_operations AS f
 UNION ALL
 SELECT d.order_no, d.currency, 0, 0, 0, 0, 0, 0, 0, CASE WHEN bool_and(d.state = 'opened') THEN max(d.amount) ELSE 0 END::numeric,
   coalesce(sum(d.amount) FILTER (WHERE d.state = 'lost'), 0)::numeric
@@ -432,7 +434,7 @@ END $$;
 -- +goose Down
 DROP FUNCTION pawl.orders_by_metadata(text, integer);
 DROP FUNCTION pawl.orders_within(bigint[], bigint);
-DROP VIEW pawl.no_effects, pawl.full_orders, pawl.order_money, pawl.movements, pawl.known_charges;
+DROP VIEW pawl.no_effects, pawl.full_orders, pawl.order_money, pawl.movements, pawl.known_operations, pawl.known_charges;
 DROP TABLE pawl.stock_movements;
 DROP TABLE pawl.inventory;
 DROP DOMAIN pawl.stock_count;

@@ -12,6 +12,7 @@ CREATE TABLE pawl.verifications (
   wrong       text[],                    -- the checks that failed
   compared    text[],                    -- with which providers, such as charge=https://pay.example; NULL: with none
   differ      text[],                    -- those of them whose books differ
+  others      bigint[],                  -- of each of compared: how many effects there are not Pawl's
   report      json,                      -- NULL: not finished, or it could not read everything
   failure     text,                      -- why it could not read everything
   CONSTRAINT verifications_pkey PRIMARY KEY (number)

@@ -390,7 +390,8 @@ RETURNING order_no, seq, to_status, at;
 
 -- name: OrdersRefund :many
 -- Undoes the charge, of the ledger or, with the provider's reference of the refund, of a provider. The order ends as
--- its first undoing move has recorded (outcome). It has at most one charge in effect.
+-- its first undoing move has recorded (outcome). It has at most one charge in effect. A refund that has a reference shows
+-- that a charge in doubt was made.
 WITH answers AS MATERIALIZED (
   SELECT x.order_no, x.reference
   FROM ROWS FROM (unnest(@order_nos::bigint[]), unnest(@refs::text[])) AS x(order_no, reference)
@@ -407,7 +408,8 @@ WITH answers AS MATERIALIZED (
     AND o.status = @expected AND o.fence = @fence AND o.seq = @seq
   RETURNING o.order_no, o.fence, o.seq, o.status, o.calls
 ), returned AS (
-  UPDATE pawl.charges AS c SET refunded_at = now(), capture_by = NULL, capture_due_at = NULL
+  UPDATE pawl.charges AS c SET refunded_at = now(), capture_by = NULL, capture_due_at = NULL,
+    in_doubt = CASE WHEN c.in_doubt THEN (SELECT coalesce(a.reference, '') = '' FROM answers AS a WHERE a.order_no = c.order_no) END
   WHERE c.order_no = ANY(ARRAY(SELECT m.order_no FROM moved AS m)) AND c.refunded_at IS NULL
   RETURNING c.order_no, c.generation, c.currency, c.amount
 ), refunded AS (

@@ -7,7 +7,8 @@ SELECT now()::timestamptz AS at;
 -- name: ProviderKeys :many
 -- Lists the keys that were sent to providers, and what the books say about each. settled: the order had ended before
 -- the provider's books were read, and no late undo has changed it since. If the order switched to a policy whose
--- ledger did the step, the key counts as absent: the provider did not do it.
+-- ledger did the step, the key counts as absent: the provider did not do it. counted: a charge is in the figures of money.
+-- voided: what was given up of an authorization; empty: it has none, or what was asked of it may not be there yet.
 SELECT k.order_no, k.step, k.generation, ''::text AS operation_id, k.policy, k.route, o.order_id, o.status, o.amount, o.currency,
   (o.in_doubt_since IS NOT NULL)::boolean AS in_doubt, coalesce(o.hold, '') AS hold,
   coalesce(o.finished_at <= @before::timestamptz AND o.ended_as IS NOT NULL AND NOT EXISTS (
@@ -17,7 +18,11 @@ SELECT k.order_no, k.step, k.generation, ''::text AS operation_id, k.policy, k.r
     WHEN 'charge' THEN CASE WHEN c.order_no IS NULL THEN 'absent' WHEN c.refunded_at IS NULL THEN 'stands' ELSE 'undone' END
     WHEN 'reserve' THEN CASE WHEN r.order_no IS NULL THEN 'absent' WHEN r.released_at IS NULL THEN 'stands' ELSE 'undone' END
     ELSE CASE WHEN f.order_no IS NULL THEN 'absent' ELSE 'stands' END END::text AS effect,
-  coalesce(c.reference, r.reference, f.reference, '')::text AS reference
+  coalesce(c.reference, r.reference, f.reference, '')::text AS reference, coalesce(NOT c.in_doubt, c.order_no IS NOT NULL)::boolean AS counted,
+  coalesce(CASE WHEN c.capture = 'later' AND c.refunded_at IS NULL THEN (
+    SELECT CASE WHEN bool_and(coalesce(w.finished_at <= @before, false)) IS NOT FALSE THEN
+      coalesce(sum(CASE WHEN w.kind = 'void' THEN w.amount ELSE w.voided END::numeric) FILTER (WHERE w.state = 'done'), 0) END
+    FROM pawl.charge_operations AS w WHERE w.order_no = c.order_no AND w.generation = c.generation) END::text, '')::text AS voided
 FROM (
   SELECT a.order_no, a.step, a.generation, coalesce(max(a.policy), 0)::integer AS policy, coalesce(max(a.route), '')::text AS route FROM pawl.step_calls AS a
   WHERE a.order_no BETWEEN @first AND @last AND a.operation = 'do' GROUP BY a.order_no, a.step, a.generation
@@ -38,7 +43,8 @@ SELECT f.order_no, (f.kind || ' ' || f.number)::text AS step, f.generation, coal
   k.policy, coalesce(o.route, '')::text AS route, o.order_id, o.status, f.amount, f.currency::text AS currency,
   (f.state = 'in_doubt')::boolean AS in_doubt, ''::text AS hold,
   coalesce(f.finished_at <= @before::timestamptz AND f.state IN ('done', 'failed'), false)::boolean AS settled,
-  CASE WHEN f.state = 'done' AND f.code IS DISTINCT FROM 'authorization_expired' THEN 'stands' ELSE 'absent' END::text AS effect, coalesce(f.reference, '')::text AS reference
+  CASE WHEN f.state = 'done' AND f.code IS DISTINCT FROM 'authorization_expired' THEN 'stands' ELSE 'absent' END::text AS effect, coalesce(f.reference, '')::text AS reference,
+  true AS counted, ''::text AS voided
 FROM (
   SELECT a.order_no, a.generation, a.charge_operation, coalesce(max(a.policy), 0)::integer AS policy FROM pawl.step_calls AS a
   WHERE a.order_no BETWEEN @first AND @last AND a.operation IN ('refund', 'capture', 'void') GROUP BY a.order_no, a.generation, a.charge_operation

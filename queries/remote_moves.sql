@@ -169,8 +169,8 @@ WITH locked AS MATERIALIZED (
   RETURNING o.order_no, o.fence, o.seq, o.status, o.calls, o.failure_code, o.failure_detail,
     o.generation, o.currency, o.amount, o.item, o.quantity, o.lines
 ), charged AS (
-  INSERT INTO pawl.charges (order_no, generation, currency, amount, executor, in_doubt)
-  SELECT m.order_no, m.generation, m.currency, m.amount, @executor::text, true
+  INSERT INTO pawl.charges (order_no, generation, currency, amount, executor, in_doubt, capture)
+  SELECT m.order_no, m.generation, m.currency, m.amount, @executor::text, true, nullif(@capture::text, '')
   FROM moved AS m WHERE (SELECT @step::text) = 'charge' AND m.status = 'refunding' ORDER BY m.order_no
 ), reserved AS (
   INSERT INTO pawl.reservations (order_no, generation, line, item, quantity, executor, in_doubt)
@@ -244,8 +244,8 @@ WITH locked AS MATERIALIZED (
     AND o.stop_requested <> 'pause' AND NOT (o.status = 'confirming' AND o.in_doubt_since IS NOT NULL)
   RETURNING o.order_no, o.fence, o.seq, o.status, o.generation, o.currency, o.amount, o.item, o.quantity, o.lines
 ), charged AS (
-  INSERT INTO pawl.charges (order_no, generation, currency, amount, executor, in_doubt)
-  SELECT m.order_no, m.generation, m.currency, m.amount, @executor::text, true
+  INSERT INTO pawl.charges (order_no, generation, currency, amount, executor, in_doubt, capture)
+  SELECT m.order_no, m.generation, m.currency, m.amount, @executor::text, true, nullif(@capture::text, '')
   FROM moved AS m JOIN locked AS l ON l.order_no = m.order_no WHERE l.was = 'charging' AND m.status = 'refunding' ORDER BY m.order_no
 ), reserved AS (
   INSERT INTO pawl.reservations (order_no, generation, line, item, quantity, executor, in_doubt)

@@ -26,13 +26,15 @@ WITH this AS (
 )
 UPDATE pawl.verifications AS v SET seen_at = now(), finished_at = now(), done = @done, total = @total,
   wrong = CASE WHEN sqlc.narg('report')::text IS NOT NULL THEN @wrong::text[] END, report = sqlc.narg('report')::json,
-  compared = CASE WHEN sqlc.narg('report')::text IS NOT NULL THEN sqlc.narg('compared')::text[] END, differ = sqlc.narg('differ')::text[], failure = sqlc.narg('failure')::text
+  compared = CASE WHEN sqlc.narg('report')::text IS NOT NULL THEN sqlc.narg('compared')::text[] END, differ = sqlc.narg('differ')::text[],
+  others = sqlc.narg('others')::bigint[], failure = sqlc.narg('failure')::text
 WHERE v.number = (SELECT t.number FROM this AS t) AND v.finished_at IS NULL;
 
 -- name: Verifications :many
 -- Returns verifications, newest first, without their reports.
 SELECT v.number, v.started_at, v.started_by, v.finished_at, v.done, v.total, coalesce(v.wrong, '{}')::text[] AS wrong,
   (v.report IS NOT NULL)::boolean AS reported, coalesce(v.compared, '{}')::text[] AS compared, coalesce(v.failure, '')::text AS failure,
+  coalesce((SELECT sum(n) FROM unnest(v.others) AS n), 0)::bigint AS others,
   (v.finished_at IS NULL AND v.seen_at > now() - interval '1 minute')::boolean AS running
 FROM pawl.verifications AS v WHERE v.number < @before::bigint ORDER BY v.number DESC LIMIT @most;
 
@@ -44,15 +46,17 @@ ORDER BY v.number DESC LIMIT 1;
 
 -- name: VerificationVerdict :one
 -- Returns what the newest report and the newest comparisons say. Number 0: there is no report. failure: it could not
--- compare with all providers.
+-- compare with all providers. others: what is not Pawl's at the providers.
 SELECT coalesce(v.number, 0)::bigint AS number, coalesce(v.finished_at, now())::timestamptz AS finished_at, coalesce(v.wrong, '{}')::text[] AS wrong,
   coalesce(v.failure, '')::text AS failure, (c.compared > 0)::boolean AS compared, coalesce(c.compared_at, now())::timestamptz AS compared_at,
-  coalesce(c.differs_at, now())::timestamptz AS differs_at, coalesce(c.providers, '{}')::text[] AS providers
+  coalesce(c.differs_at, now())::timestamptz AS differs_at, coalesce(c.providers, '{}')::text[] AS providers,
+  coalesce(c.others, 0)::bigint AS others
 FROM (SELECT 1) AS one
 LEFT JOIN LATERAL (SELECT w.number, w.finished_at, w.wrong, w.failure FROM pawl.verifications AS w WHERE w.report IS NOT NULL ORDER BY w.number DESC LIMIT 1) AS v ON true
 CROSS JOIN (
   SELECT count(*) AS compared, max(w.finished_at) AS compared_at, max(w.finished_at) FILTER (WHERE p.provider = ANY(w.differ)) AS differs_at,
-    array_agg(p.provider ORDER BY p.provider) FILTER (WHERE p.provider = ANY(w.differ)) AS providers
+    array_agg(p.provider ORDER BY p.provider) FILTER (WHERE p.provider = ANY(w.differ)) AS providers,
+    sum(w.others[array_position(w.compared, p.provider)]) AS others
   FROM pawl.newest_comparisons AS n JOIN pawl.verifications AS w ON w.number = n.number CROSS JOIN LATERAL unnest(n.providers) AS p(provider)) AS c;
 
 -- name: VerificationProviders :many

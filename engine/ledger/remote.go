@@ -42,11 +42,11 @@ func SaveResults(ctx context.Context, q *db.Queries, a Results) ([]Moved, error)
 	switch {
 	case a.Outcome == fsm.Stopped:
 		return movedBy(q.RemoteStopped(ctx, db.RemoteStoppedParams{
-			OrderNos: a.OrderNos, Expected: a.Expected, Fence: a.Fence, Seq: a.Seq, Executor: a.Executor}))
+			OrderNos: a.OrderNos, Expected: a.Expected, Fence: a.Fence, Seq: a.Seq, Executor: a.Executor, Capture: a.Capture}))
 	case a.Outcome == fsm.Refused:
 		return movedBy(q.RemoteRefused(ctx, db.RemoteRefusedParams{
 			OrderNos: a.OrderNos, Expected: a.Expected, Fence: a.Fence, Seq: a.Seq, Step: string(a.Step), Consumes: a.Consumes,
-			Executor: a.Executor, Doubted: a.Doubted,
+			Executor: a.Executor, Capture: a.Capture, Doubted: a.Doubted,
 			Codes: a.each(func(x Answer) string { return x.Code }), Details: a.each(func(x Answer) string { return x.Detail })}))
 	}
 	refs, data := a.each(func(x Answer) string { return x.Reference }), a.each(func(x Answer) string { return x.Data })

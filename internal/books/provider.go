@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"maps"
 	"net/http"
 	"regexp"
 	"slices"
@@ -77,6 +78,8 @@ type account struct {
 	State      string `json:"state"`
 	Reference  string `json:"reference"`
 	Effects    int    `json:"effects"`
+
+	Voided decimal.Decimal `json:"voided"` // of an authorization: what was given up, or has ended
 }
 
 // headerLimit is how long a provider may take to begin its answer.
@@ -217,12 +220,18 @@ func (c *comparison) order(keys []db.ProviderKeysRow) {
 		name, _, _ := strings.Cut(key.Step, " ") // without the number of a charge operation
 		step := c.ledger.compared(name, at)
 		if at == "" {
-			step.NotCompared++
+			if step.NotCompared++; key.Effect == stands {
+				step.take(key.Amount, key.Currency)
+			}
 			continue
 		}
 		c.at = at
 		step.Compared++
-		if found && e.state == live && key.Step == string(fsm.Charge) {
+		if e.state == live {
+			step.Done++
+			step.take(e.amount, e.currency)
+		}
+		if e.state == live && key.Step == string(fsm.Charge) {
 			charges, charged = charges+1, at
 		}
 		wrong := found && c.compare(key, e)
@@ -274,9 +283,17 @@ func (c *comparison) compare(key *db.ProviderKeysRow, e entry) (wrong bool) {
 // settled checks what must be true once an order is final, and reports whether it is wrong.
 func (c *comparison) settled(key *db.ProviderKeysRow, e entry) (wrong bool) {
 	says := fmt.Sprintf("%s order, %s of %s %s: %s in Pawl's books, %s at the provider", key.Status, stepOf(key.Step, key.Generation),
-		key.Amount, key.Currency, map[string]string{"stands": "done", "absent": "not done", "undone": "undone"}[key.Effect], inWords(e.state))
-	if key.Effect == "stands" {
-		return c.judge(standing, key.OrderID, e.state != live, says)
+		key.Amount, key.Currency, map[string]string{stands: "done", "absent": "not done", "undone": "undone"}[key.Effect], inWords(e.state))
+	if key.Step == string(fsm.Charge) {
+		c.judge(uncounted, key.OrderID, !key.Counted && e.state == undoneThere, says)
+	}
+	if key.Effect == stands {
+		voided, err := decimal.Parse(key.Voided) // an error: it is not compared
+		ended := err == nil && e.state == live && e.voided.Cmp(voided) > 0
+		if ended {
+			says = fmt.Sprintf("%s order, authorization of %s %s: %s of it ended in Pawl's books, %s at the provider", key.Status, key.Amount, key.Currency, voided, e.voided)
+		}
+		return c.judge(standing, key.OrderID, e.state != live || ended, says)
 	}
 	return c.judge(livings, key.OrderID, e.state == live || e.state == pending, says)
 }
@@ -397,11 +414,15 @@ type entry struct {
 	state     string // one of accountStates; empty: the provider has nothing
 	reference string // the provider's reference of the effect; empty: none
 	effects   int
+	voided    decimal.Decimal
 }
 
-var accountStates = []string{live, "undone", "refused", "voided", pending}
+var accountStates = []string{live, undoneThere, "refused", "voided", pending}
 
-const live, pending = "live", "pending"
+const (
+	live, pending, undoneThere = "live", "pending", "undone" // at the provider
+	stands                     = "stands"                    // in our books
+)
 
 // foreign is the provider's books in memory, by key.
 type foreign map[string]entry
@@ -410,11 +431,13 @@ type foreign map[string]entry
 // because a part of their books would look like effects that never happened.
 func (v *verifier) readReachable(ctx context.Context) (f foreign, away, err error) {
 	for {
-		var seen finding
-		var at string
-		f, at, err = v.readForeign(ctx, &seen)
+		seen, at := map[string]*finding{}, ""
+		f, at, err = v.readForeign(ctx, seen)
 		if err == nil {
-			v.ledger.add(others, seen)
+			for _, at := range slices.Sorted(maps.Keys(seen)) {
+				v.ledger.addAt(at, others, *seen[at])
+				v.ledger.others[at] = seen[at].Violations
+			}
 			return f, away, nil
 		}
 		away = errors.Join(away, err)
@@ -427,14 +450,17 @@ func (v *verifier) readReachable(ctx context.Context) (f foreign, away, err erro
 	}
 }
 
-// readForeign returns the URL with the error. It adds to seen what is not Pawl's.
-func (v *verifier) readForeign(ctx context.Context, seen *finding) (f foreign, at string, err error) {
+// readForeign returns the URL with the error. It adds to seen what is not Pawl's, by provider.
+func (v *verifier) readForeign(ctx context.Context, foreigners map[string]*finding) (f foreign, at string, err error) {
 	f = foreign{}
 	for url := range v.opt.Provider.books() {
 		err := eachAccount(ctx, url, func(a *account) error {
 			if ourKeys.MatchString(a.Key) {
 				return f.add(a)
 			}
+			at := v.opt.Provider.named(url, a.Step)
+			seen := cmp.Or(foreigners[at], &finding{})
+			foreigners[at] = seen
 			seen.Checked++
 			if a.State != live && a.State != pending {
 				return nil
@@ -467,7 +493,7 @@ func (f foreign) add(a *account) error {
 	}
 	before := f[a.Key]
 	currency := unique.Make(a.Currency).Value() // kept once, not per line
-	e := entry{amount, currency, accountStates[state], cmp.Or(a.Reference, before.reference), before.effects + a.Effects}
+	e := entry{amount, currency, accountStates[state], cmp.Or(a.Reference, before.reference), before.effects + a.Effects, a.Voided}
 	if before.state == live {
 		e.state = live
 	}

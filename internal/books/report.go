@@ -10,7 +10,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/govalues/decimal"
+
 	"pawl/db"
+	"pawl/fsm"
 )
 
 // Report is the result of Verify.
@@ -27,6 +30,7 @@ type Report struct {
 	Steps     []ProviderStep `json:"steps,omitempty"`
 	Compared  []string       `json:"compared,omitempty"` // as in Provider, without what could not be read
 	Differ    []string       `json:"differ,omitempty"`   // those of Compared whose books differ
+	Others    []int64        `json:"others,omitempty"`   // of each of Compared: how many effects there are not Pawl's
 	Seconds   float64        `json:"seconds"`
 }
 
@@ -61,8 +65,18 @@ type ProviderStep struct {
 	Provider string `json:"provider,omitempty"` // one of Compared; empty: it was not compared
 	Compared int64  `json:"compared"`           // keys
 	Wrong    int64  `json:"wrong"`              // keys with a violation
+	Done     int64  `json:"done"`               // keys that are done at the provider
 	// NotCompared counts the keys that are in other books than those that were read, or in none.
 	NotCompared int64 `json:"notCompared,omitempty"`
+	// Money has the amounts by currency of the keys that are done: at the provider, or if it was not compared, here.
+	Money map[string]string `json:"money,omitempty"`
+}
+
+func (s *ProviderStep) take(amount decimal.Decimal, currency string) {
+	if s.Step == string(fsm.Reserve) || s.Step == string(fsm.Confirm) {
+		return
+	}
+	s.Money[currency] = plus(cmp.Or(s.Money[currency], "0"), amount.String())
 }
 
 // Check is one check of the books.
@@ -166,6 +180,7 @@ const (
 	known      = "provider_known"
 	unsettled  = "provider_unsettled"
 	others     = "provider_others"
+	uncounted  = "provider_uncounted"
 )
 
 var providerChecks = []Check{
@@ -178,6 +193,7 @@ var providerChecks = []Check{
 	{Name: known, About: AboutKeys, Proves: "Every key at the provider was sent from these books."},
 	{Name: unsettled, Proves: "Every order that was sent to the provider has ended.", Warning: true},
 	{Name: others, About: AboutKeys, Proves: "Nothing is live at the provider under a key that is not Pawl's: nobody else charges there, and nobody did by hand.", Warning: true},
+	{Name: uncounted, Proves: "Every charge that the provider has undone is in the figures of money.", Warning: true},
 }
 
 // offendersOfProvider is how many offenders are named for each check against a provider, if not more: an order among them
@@ -196,11 +212,12 @@ type ledger struct {
 	steps  map[string]*ProviderStep
 	with   []string        // what is compared
 	differ map[string]bool // whose books differ; with an empty key, it is not known whose
+	others map[string]int64
 }
 
 func newLedger(most int32) *ledger {
 	return &ledger{
-		most: int(most), orders: map[string]int64{}, days: map[[2]string]Money{}, moved: map[[2]string]Movement{}, steps: map[string]*ProviderStep{}, differ: map[string]bool{},
+		most: int(most), orders: map[string]int64{}, days: map[[2]string]Money{}, moved: map[[2]string]Movement{}, steps: map[string]*ProviderStep{}, differ: map[string]bool{}, others: map[string]int64{},
 		checks: []Check{
 			{Name: completed, Proves: "Every completed order has one charge of its generation, amount and currency, " +
 				"and one reservation of its generation, item and quantity, and neither is undone. What is captured on confirmation is captured."},
@@ -319,7 +336,7 @@ func (m Money) and(more Money) Money {
 func (l *ledger) compared(step, provider string) *ProviderStep {
 	key := step + " " + provider
 	if l.steps[key] == nil {
-		l.steps[key] = &ProviderStep{Step: step, Provider: provider}
+		l.steps[key] = &ProviderStep{Step: step, Provider: provider, Money: map[string]string{}}
 	}
 	return l.steps[key]
 }
@@ -355,6 +372,9 @@ func (l *ledger) report(took time.Duration) Report {
 		r.Money = append(r.Money, total[currency])
 	}
 	r.Differ = slices.DeleteFunc(slices.Clone(l.with), func(provider string) bool { return !l.differ[provider] && !l.differ[""] })
+	for _, provider := range l.with {
+		r.Others = append(r.Others, l.others[provider])
+	}
 	for _, step := range slices.Sorted(maps.Keys(l.steps)) {
 		r.Steps = append(r.Steps, *l.steps[step])
 	}

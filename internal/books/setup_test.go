@@ -352,14 +352,16 @@ func (s *shop) fillRemote() {
 	s.call("stopped")
 	s.stop("stopped")
 	s.answer("stopped", fsm.Stopped, false)
-	s.done("stopped", fsm.Refunding)
+	s.call("stopped")
+	_, err := ledger.SaveResults(s.ctx, s.q, ledger.Results{Batch: s.set("stopped"), Outcome: fsm.Done, Step: fsm.Charge, Executor: "simulator"}) // nothing to undo
+	s.must(err)
 
 	s.call("in doubt")
 
 	s.done("waiting", fsm.Charging)
 	s.call("waiting")
 	waiting := s.set("waiting")
-	_, err := ledger.Suspend(s.ctx, s.q, ledger.Suspensions{Batch: waiting,
+	_, err = ledger.Suspend(s.ctx, s.q, ledger.Suspensions{Batch: waiting,
 		Of: map[int64]ledger.Suspension{waiting.OrderNos[0]: {Hold: "callback", Delay: time.Hour, Outcome: "waiting"}}})
 	s.must(err)
 

@@ -294,7 +294,7 @@ func (s *storing) verify(ctx context.Context, opt Options) (Report, error) {
 	report, err := Verify(ctx, s.pool, opt)
 	stop()
 	teller.Wait()
-	params := db.VerificationFinishParams{Number: s.number, Done: s.done, Total: s.total, Wrong: report.Wrong(), Compared: report.Compared, Differ: report.Differ}
+	params := db.VerificationFinishParams{Number: s.number, Done: s.done, Total: s.total, Wrong: report.Wrong(), Compared: report.Compared, Differ: report.Differ, Others: report.Others}
 	if report.Checks != nil { // also if a provider could not be reached
 		text, _ := json.Marshal(report) //nolint:errchkjson // strings and numbers
 		params.Report = db.Optional(string(text))

@@ -109,7 +109,7 @@ func TestVerifyOfOrdersWithRemoteSteps(t *testing.T) {
 	s.call("undoing")
 	s.stop("undoing")
 	s.answer("undoing", fsm.Stopped, false)
-	s.admitRemote("again", "boat") // refused in doubt and undone, then charged, and undone without a doubt
+	s.admitRemote("again", "boat") // refused in doubt, and undone with a reference, then charged, and undone without a doubt
 	s.call("again")
 	s.call("again")
 	s.answer("again", fsm.Refused, false)
@@ -124,12 +124,12 @@ func TestVerifyOfOrdersWithRemoteSteps(t *testing.T) {
 		if got := offenders(report); len(got) > 0 || !report.OK() {
 			t.Errorf("ranges of %d: found %v", size, report)
 		}
-		want := []books.Money{{Currency: "EUR", Orders: 10, Charges: 6, Charged: "63.00", Refunded: "10.50", Authorized: "42.00", Voided: "0.00", Kept: "10.50",
+		want := []books.Money{{Currency: "EUR", Orders: 10, Charges: 7, Charged: "73.50", Refunded: "21.00", Authorized: "42.00", Voided: "0.00", Kept: "10.50",
 			UnderWay: "0.00", Disputed: "0.00", Lost: "0.00"}}
 		assert.Equal(t, report.Money, want, "money")
 		month := report.Months[0]
 		assert.Equal(t, report.Months, []books.Movement{{month.Period, "EUR", "10.50", "0.00", "0.00", "0.00"}}, "moved: no authorization, nor what was in doubt")
-		for filter, n := range map[*orders.Filter]int64{{Statuses: fsm.States(), Charged: true}: 6, {Statuses: fsm.States(), Refunded: true}: 1} {
+		for filter, n := range map[*orders.Filter]int64{{Statuses: fsm.States(), Charged: true}: 6, {Statuses: fsm.States(), Authorized: true}: 4, {Statuses: fsm.States(), Refunded: true}: 2} {
 			totals, found, _, err := orders.NewReader(t.Context(), s.q).Totals(t.Context(), *filter)
 			assert.True(t, err == nil && found == n && len(totals) == 1, "listed", found, totals, err)
 		}

@@ -163,7 +163,7 @@ func TestVerifyCommandWithAProvider(t *testing.T) {
 			t.Errorf("error %v, exit code %d", err, exitCode(err))
 		}
 		for _, want := range []string{`(?m)^WRONG +provider_known +1 +1 wrong$`,
-			`"order 9": charge of 5 EUR, done at the provider: key "` + key, `25 checks in`} {
+			`"order 9": charge of 5 EUR, done at the provider: key "` + key, `26 checks in`} {
 			assert.True(t, regexp.MustCompile(want).MatchString(stdout), "no", want, "in", stdout)
 		}
 	})

@@ -88,7 +88,7 @@ GRANT INSERT ON pawl.orders, pawl.charges, pawl.charge_operations, pawl.reservat
 GRANT UPDATE (action, approval_until, approved_at, calls, charge_operations, complete_by, disputes, due_at, ended_as, failure_code, failure_detail, failure_step, fence,
   finished_at, generation, hold, hold_reason, in_doubt_since, outcome, owner, payment_method, permit_at, policy, reserved_until, retries, route,
   retry_window_started_at, seq, status, stop_requested, take_overs) ON pawl.orders TO pawl_serve;
-GRANT UPDATE (refunded_at, captured_at, capture_by, capture_due_at) ON pawl.charges TO pawl_serve;
+GRANT UPDATE (refunded_at, in_doubt, captured_at, capture_by, capture_due_at) ON pawl.charges TO pawl_serve;
 GRANT UPDATE (state, claims, calling, due_at, sent_at, finished_at, reference, code, detail) ON pawl.charge_operations TO pawl_serve;
 GRANT UPDATE (released_at) ON pawl.reservations TO pawl_serve;
 GRANT UPDATE (on_hand, reserved, sold, version, tracked) ON pawl.inventory TO pawl_serve;
@@ -101,7 +101,7 @@ GRANT INSERT, UPDATE (name, at, orders_per_second, steps, outages), DELETE ON pa
 GRANT INSERT, UPDATE (created_at), DELETE ON pawl.idempotency_keys TO pawl_serve;
 GRANT INSERT, UPDATE, DELETE ON pawl.bulk_refusals TO pawl_serve;
 -- The service keeps the newest verifications.
-GRANT INSERT (started_by), UPDATE (seen_at, finished_at, done, total, wrong, compared, differ, report, failure), DELETE ON pawl.verifications TO pawl_serve;
+GRANT INSERT (started_by), UPDATE (seen_at, finished_at, done, total, wrong, compared, differ, others, report, failure), DELETE ON pawl.verifications TO pawl_serve;
 -- Deliveries are removed with the events.
 GRANT INSERT, DELETE ON pawl.webhook_endpoints, pawl.webhook_deliveries TO pawl_serve;
 GRANT UPDATE (version, failures, seq, event_no, delivery_no, fence, due_at, paused_until, failing_since, disabled_at, previous_secret_until, owner,

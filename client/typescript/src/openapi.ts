@@ -1133,6 +1133,11 @@ export interface components {
              */
             number: number;
             /**
+             * Format: int64
+             * @description Number of charges and other effects at providers that are not Pawl's, in the newest comparisons.
+             */
+            others: number;
+            /**
              * @description The checks of Pawl's own books that failed.
              * @example []
              */
@@ -2249,7 +2254,7 @@ export interface components {
              */
             authorized: string;
             /**
-             * @description The sum of the charges, also of those that were undone, and of authorizations. A charge that was undone without knowing whether it had happened does not count, nor its undo.
+             * @description The sum of the charges, also of those that were undone, and of authorizations. A charge that was undone while nothing showed that it had happened does not count, nor its undo.
              * @example 99.99
              */
             charged: string;
@@ -2317,7 +2322,7 @@ export interface components {
              */
             authorized: string;
             /**
-             * @description The sum of the charges, also of those that were undone, and of authorizations. A charge that was undone without knowing whether it had happened does not count, nor its undo.
+             * @description The sum of the charges, also of those that were undone, and of authorizations. A charge that was undone while nothing showed that it had happened does not count, nor its undo.
              * @example 99.99
              */
             charged: string;
@@ -3304,7 +3309,7 @@ export interface components {
              * @example true
              */
             completed: boolean;
-            /** @description With undone: it was never known whether the step took effect. */
+            /** @description With undone: nothing has shown whether the step took effect. A reference of the undo of a charge does. */
             inDoubt?: boolean;
             /** @description The provider's name for the charge or the reservation. */
             reference?: string;
@@ -3353,6 +3358,11 @@ export interface components {
             finishedAt?: string;
             /** Format: int64 */
             number: number;
+            /**
+             * Format: int64
+             * @description Number of charges and other effects at these providers that are not Pawl's.
+             */
+            others: number;
             /**
              * @description With which providers.
              * @example [
@@ -3535,7 +3545,7 @@ export interface components {
              */
             authorized: string;
             /**
-             * @description The sum of the charges, also of those that were undone, and of authorizations. A charge that was undone without knowing whether it had happened does not count, nor its undo.
+             * @description The sum of the charges, also of those that were undone, and of authorizations. A charge that was undone while nothing showed that it had happened does not count, nor its undo.
              * @example 99.99
              */
             charged: string;
@@ -3596,7 +3606,7 @@ export interface components {
              */
             authorized: string;
             /**
-             * @description The sum of the charges, also of those that were undone, and of authorizations. A charge that was undone without knowing whether it had happened does not count, nor its undo.
+             * @description The sum of the charges, also of those that were undone, and of authorizations. A charge that was undone while nothing showed that it had happened does not count, nor its undo.
              * @example 99.99
              */
             charged: string;
@@ -3741,6 +3751,20 @@ export interface components {
              * @description Number of idempotency keys compared.
              */
             compared: number;
+            /**
+             * Format: int64
+             * @description Number of keys that are done at the provider.
+             */
+            done: number;
+            /**
+             * @description The amounts by currency of what is done: at the provider, or if it was not compared, in these books.
+             * @example {
+             *       "USD": "99.99"
+             *     }
+             */
+            money?: {
+                [key: string]: string;
+            };
             /**
              * Format: int64
              * @description Number of keys that are not in the books that were read, such as those of a route at another provider.

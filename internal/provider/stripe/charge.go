@@ -211,10 +211,13 @@ func (s *charge) Undo(ctx context.Context, c *provider.Call) provider.Result {
 	return last
 }
 
-// undo cancels or refunds an intent. Refused means that its state must be read again.
+// undo cancels or refunds an intent. Refused means that its state must be read again. Only a refund has a reference: what is
+// canceled took no money.
 func (s *charge) undo(ctx context.Context, c *provider.Call, intent *stripe.PaymentIntent) provider.Result {
 	switch {
-	case intent.Status == stripe.PaymentIntentStatusCanceled, refunded(intent):
+	case intent.Status == stripe.PaymentIntentStatusCanceled:
+		return provider.Done{}
+	case refunded(intent):
 		return provider.Done{Reference: intent.ID}
 	case intent.Status == stripe.PaymentIntentStatusSucceeded:
 		given := s.api.giveBack(ctx, c, intent.ID)
@@ -230,7 +233,7 @@ func (s *charge) undo(ctx context.Context, c *provider.Call, intent *stripe.Paym
 	case canceled.failed != nil:
 		return canceled.failed
 	}
-	return provider.Done{Reference: intent.ID}
+	return provider.Done{}
 }
 
 // undoResult is the result of a refund that undoes a charge. Stripe completes a pending one by itself.

@@ -237,7 +237,7 @@ func TestStripeTwoAtATime(t *testing.T) {
 		first := make(chan string, 1)
 		go func() { first <- shop.do() }()
 		<-f.entered
-		want(t, "undo", shop.undo(), "done pi_1")
+		want(t, "undo", shop.undo(), "done")
 		release()
 		want(t, "do", <-first, "refused canceled")
 		want(t, "books", f.books(), "[canceled:1]")
