@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"html/template"
 	"iter"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -41,9 +42,7 @@ func (v *visit) showBooks() error {
 		}
 		p.Report, p.Older = *report, true
 	}
-	slices.SortStableFunc(p.Comparisons, func(a, b client.Comparison) int { // false is before true
-		return cmp.Compare(fmt.Sprint(a.Right), fmt.Sprint(b.Right))
-	})
+	slices.SortStableFunc(p.Comparisons, func(a, b client.Comparison) int { return falseFirst(a.Right, b.Right) })
 	p.Differ = len(p.Comparisons) > 0 && !p.Comparisons[0].Right
 	if p.Older {
 		p.Comparisons, p.Differ = nil, false
@@ -62,11 +61,19 @@ func (v *visit) showBooks() error {
 		ours := findings[check.Name] == ""
 		p.Broken, p.Differ = p.Broken || !check.Warning && ours, p.Differ || !check.Warning && !ours
 	}
-	slices.SortStableFunc(p.Wrong, func(a, b client.VerificationCheck) int {
-		return cmp.Compare(fmt.Sprint(a.Warning), fmt.Sprint(b.Warning))
-	})
+	slices.SortStableFunc(p.Wrong, func(a, b client.VerificationCheck) int { return falseFirst(a.Warning, b.Warning) })
 	v.live = "/console/live?books=" + url.QueryEscape(proofStep(state))
 	return v.show("books", page{Title: "Books", Data: p})
+}
+
+func falseFirst(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
 }
 
 // Itself is the verification of the report; nil: it is not among the newest.
@@ -98,14 +105,18 @@ func (p booksPage) Missed() string {
 	return "could not compare"
 }
 
-// Others counts the charges at providers that are not Pawl's, in the report and in the newest comparisons.
+// Others counts the charges at providers that are not Pawl's, in the newest comparisons, or in the older report.
 func (p booksPage) Others() (n int64) {
-	checks := slices.Clone(p.Report.Checks)
-	for _, c := range p.Comparisons {
-		if c.Number != p.Report.Number {
-			checks = append(checks, c.Wrong...)
-		}
+	if p.Older {
+		return p.OthersIn(p.Report.Checks)
 	}
+	for _, c := range p.Comparisons {
+		n += p.OthersIn(c.Wrong)
+	}
+	return n
+}
+
+func (p booksPage) OthersIn(checks []client.VerificationCheck) (n int64) {
 	for _, check := range checks {
 		if check.Name == "provider_others" {
 			n += check.Violations
@@ -227,7 +238,7 @@ func (p booksPage) Took(s client.StoredVerification) float64 {
 type place struct {
 	URL      string
 	Provider string // all that can be compared there, as the API takes it
-	Steps    string // what was, such as charge 12 (1 wrong)
+	Steps    string // what was, such as charge 12 (11 done, 1 wrong): 99.00 USD
 }
 
 // placesOf are the places of providers such as charge=https://pay.example.
@@ -242,21 +253,35 @@ func placesOf(providers []string, compared []client.VerificationStep) (all []pla
 		all[i].Provider = strings.TrimPrefix(all[i].Provider+","+provider, ",")
 		for _, s := range compared {
 			if s.Provider == provider && s.Compared > 0 {
-				all[i].Steps = strings.TrimPrefix(fmt.Sprintf("%s, %s %s", all[i].Steps, s.Step, count(s.Compared)), ", ")
-				if s.Wrong > 0 {
-					all[i].Steps += fmt.Sprintf(" (%s wrong)", count(s.Wrong))
+				var parts []string
+				if s.Done < s.Compared {
+					parts = append(parts, count(s.Done)+" done")
 				}
+				if s.Wrong > 0 {
+					parts = append(parts, count(s.Wrong)+" wrong")
+				}
+				of := map[bool]string{true: " (" + strings.Join(parts, ", ") + ")"}[parts != nil]
+				all[i].Steps = strings.TrimPrefix(fmt.Sprintf("%s; %s %s%s%s", all[i].Steps, s.Step, count(s.Compared), of, moneyOfStep(s)), "; ")
 			}
 		}
 	}
 	return all
 }
 
+// moneyOfStep is the money of what is done of a step, after a colon; empty: none.
+func moneyOfStep(s client.VerificationStep) string {
+	var sums []string
+	for _, currency := range slices.Sorted(maps.Keys(s.Money)) {
+		sums = append(sums, count(s.Money[currency])+" "+currency)
+	}
+	return strings.TrimSuffix(": "+strings.Join(sums, ", "), ": ")
+}
+
 // ToDo is what to do about what a check against a provider has found; empty for other checks.
 func (p booksPage) ToDo(check string) string { return differences[check] }
 
 var differences = map[string]string{
-	"provider_standing":   "Look the charge up at the provider. If it never happened there, charge the customer by hand or write it off; if it was refunded there by hand, keep a note.",
+	"provider_standing":   "Look the charge up at the provider. If it never happened there, charge the customer by hand or write it off; if it was refunded there by hand, keep a note; if its authorization ended, void it here.",
 	"provider_live":       "Refund it at the provider by hand, or have the provider send its callback again: Pawl then undoes it.",
 	"provider_amounts":    "Correct the amount at the provider: refund what is too much, or charge what is missing.",
 	"provider_references": "Find the cause before you cancel or refund the order: Pawl's reference may belong to another order.",
@@ -265,6 +290,7 @@ var differences = map[string]string{
 	"provider_known":      "An order may have been lost in a failover or restore. If nobody sends it again, refund it at the provider.",
 	"provider_unsettled":  "Nothing, while the orders go on. Compare again once they have ended.",
 	"provider_others":     "Find out who charges there beside Pawl.",
+	"provider_uncounted":  "Nothing: the customer pays nothing. The provider's own sums of charges and of refunds have each of these, Pawl's have neither.",
 }
 
 // Finding names the violations of a check against a provider; empty for other checks.
@@ -280,6 +306,7 @@ var findings = map[string]string{
 	"provider_known":      "At the provider, but never sent from these books",
 	"provider_unsettled":  "Orders that were sent to the provider, and have not ended",
 	"provider_others":     "At the provider under a key that is not Pawl's",
+	"provider_uncounted":  "Charged and undone at the provider, and in no figure here",
 }
 
 // differences says what the newest comparisons found of an order, if the person may know. kept: the provider has money of it
@@ -321,7 +348,7 @@ func (v *visit) booksCSV() error {
 		return err
 	}
 	what := map[string]string{"days": "orders-by-day", "movements": "days"}[table]
-	v.beginCSV("books-" + cmp.Or(what, table) + report.FinishedAt.UTC().Format("-2006-01-02"))
+	v.beginCSV(fmt.Sprintf("books-%s-report-%d-%s", cmp.Or(what, table), n, report.FinishedAt.UTC().Format(time.DateOnly)))
 	_, _ = v.w.Write(text) // the browser may have gone
 	return nil
 }

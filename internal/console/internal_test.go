@@ -381,8 +381,9 @@ func TestDoubtIsTold(t *testing.T) {
 	undo := []entry{{Call: &client.Call{Step: "charge", Operation: "undo", Outcome: "done"}}}
 	p := orderPage{Order: &o, History: &history{Entries: undo}}
 	assert.Equal(t, p.Paid(), "The customer pays nothing: if 8 USD was charged, it went back.")
-	undo[0].Call.Reference = "rf_1"
-	assert.Equal(t, p.Paid(), "The customer pays nothing: 8 USD was charged, and went back (rf_1).")
+	assert.True(t, p.Balance() == nil, "a balance of what is in doubt")
+	o.Steps.Charge.InDoubt = false
+	assert.Equal(t, p.Paid()+" "+p.Balance().Line, "The customer pays nothing: 8 USD was charged, and went back. Charged 8 − undone 8")
 	o.Refunds = []client.Refund{{State: client.RefundStatePending}}
 	undo[0].Call = &client.Call{Refund: 1, StartedAt: time.Now(), Outcome: "retry", Code: "connection_failed"}
 	assert.Equal(t, p.Delayed(), "the provider can't be reached; Pawl keeps trying")

@@ -109,13 +109,13 @@ func (p *orderPage) GoingBack() string {
 }
 
 // Balance is what was taken for the order, less what went back or was lost, and what is kept, as the books count it; nil:
-// nothing was taken, or all of it went back.
+// nothing is known to be taken.
 func (p *orderPage) Balance() *balance {
 	b := &balance{Line: "Charged ", Kept: parsed(p.Amount)}
 	switch {
 	case p.Captured != "":
 		b = &balance{Line: "Captured ", Kept: parsed(p.Captured)}
-	case p.Authorized != "", !p.Steps.Charge.Completed && (!p.Steps.Charge.Undone || p.Disputes == nil):
+	case p.Authorized != "", !p.Steps.Charge.Completed && !p.Steps.Charge.Undone, p.Steps.Charge.InDoubt:
 		return nil
 	}
 	b.Line += count(b.Kept)
@@ -266,9 +266,6 @@ func (p *orderPage) Paid() string {
 		return fmt.Sprintf("%s %s was captured, and no more can be: the authorization ended.", count(p.Captured), p.Currency)
 	case p.Status == client.StatusCompleted:
 		return ""
-	}
-	if p.Steps.Charge.InDoubt && p.UndoReference() != "" { // what gave it back shows that it was charged
-		return fmt.Sprintf("The customer pays nothing: %s %s was charged, and went back (%s).", count(p.Amount), p.Currency, visible(p.UndoReference()))
 	}
 	return moneyOf(p.Order)
 }

@@ -398,7 +398,7 @@ func nextOf(o client.Order) template.HTML {
 	return markup(cmp.Or(words, "next %s"), due(o.ResumesAt))
 }
 
-// refundedOf says what of a charge is not simply kept; empty: nothing, or it was not asked.
+// refundedOf says what became of a charge; empty: it was not asked.
 func refundedOf(o client.Order) string {
 	var parts []string
 	refunded := "refunded"
@@ -410,6 +410,9 @@ func refundedOf(o client.Order) string {
 		if strings.Trim(part[1], "0.") != "" {
 			parts = append(parts, part[0]+" "+count(part[1]))
 		}
+	}
+	if o.Money.Kept != "" {
+		parts = append(parts, "kept "+count(o.Money.Kept))
 	}
 	return strings.Join(parts, ", ")
 }

@@ -281,12 +281,15 @@ func TestComparing(t *testing.T) {
 	s.get(t, "/console").want(t, 200, "!books differ", "they agree")
 	s.get(t, "/console/order?id=lost-1").want(t, 200, "!books differ")
 	answer = `{"key":"theirs","orderId":"lost-1","step":"charge","amount":"12.00","currency":"USD","state":"live","effects":1}`
-	compare(charge).want(t, 200, `class="warn">The books are right; a provider has 1 charge for its orders that is not Pawl's`, "They agree")
+	compare(charge).want(t, 200, `class="warn">The books are right; a provider has 1 charge for its orders that is not Pawl's`, "They agree</span>, except that a provider has 1 charge",
+		"nothing wrong; a provider has 1 charge for its orders")
+	s.get(t, "/console").want(t, 200, "they agree, except that a provider has 1 charge for its orders that is not Pawl's.")
 	answer = "{}"
 	compare(both).want(t, 200, "The books are right", "The newest verification could not compare: ", "there is no key", "They agree", "could not compare just now; last agreed",
 		"could not compare, else nothing wrong")
 	s.get(t, "/console").want(t, 200, "It could not compare with all providers just now.", "they agree")
 	s.get(t, "/console/books?number=1").want(t, 200, "They differed", "!status:completed", "!What to do:")
+	s.get(t, "/console/books?number=3").want(t, 200, "They agreed, except that a provider has 1 charge")
 	s.order(t, "late", "canceled", "")
 	s.sql(t, `INSERT INTO step_calls (order_no, call, fence, generation, step, operation, finished_at, outcome)
 		SELECT order_no, 1, 0, 0, 'charge', 'do', now(), 'unknown' FROM orders WHERE order_id = 'late'`)
