@@ -3120,6 +3120,11 @@ type VerificationCheck struct {
 	// Checked Number of rows checked.
 	Checked int64 `json:"checked"`
 
+	// Money The amounts by currency of violations of provider_others and provider_uncounted, which no figure has.
+	//
+	// Examples: {"USD":"99.99"}
+	Money map[string]string `json:"money,omitempty,omitzero"`
+
 	// Name Examples: completed
 	Name string `json:"name"`
 

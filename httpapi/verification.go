@@ -265,6 +265,7 @@ type verificationCheck struct {
 	Violations int64                  `json:"violations" minimum:"0"`
 	Offenders  []verificationOffender `json:"offenders" nullable:"false" doc:"The first 20 violations."`
 	Warning    bool                   `json:"warning" doc:"Violations do not make the books wrong."`
+	Money      books.Sums             `json:"money,omitempty" doc:"The amounts by currency of violations of provider_others and provider_uncounted, which no figure has." example:"{\"USD\":\"99.99\"}"`
 }
 
 // verificationOffender is one violation.
@@ -318,7 +319,7 @@ type verificationStep struct {
 
 	NotCompared int64 `json:"notCompared,omitempty" minimum:"0" doc:"Number of keys that are not in the books that were read, such as those of a route at another provider."`
 
-	Money map[string]string `json:"money,omitempty" doc:"The amounts by currency of what is done: at the provider, or if it was not compared, in these books." example:"{\"USD\":\"99.99\"}"`
+	Money books.Sums `json:"money,omitempty" doc:"The amounts by currency of what is done: at the provider, or if it was not compared, in these books." example:"{\"USD\":\"99.99\"}"`
 }
 
 func verificationReportOf(r *books.StoredReport) verificationReport {
@@ -342,7 +343,7 @@ func stepOf(s *books.ProviderStep) verificationStep { return verificationStep(*s
 
 func checkOf(c *books.Check) verificationCheck {
 	return verificationCheck{
-		Name: c.Name, Proves: c.Proves, About: string(c.About), Checked: c.Checked, Violations: c.Violations, Warning: c.Warning,
+		Name: c.Name, Proves: c.Proves, About: string(c.About), Checked: c.Checked, Violations: c.Violations, Warning: c.Warning, Money: c.Money,
 		Offenders: each(c.Offenders[:min(len(c.Offenders), 20)], func(o *books.Offender) verificationOffender { return verificationOffender(*o) }),
 	}
 }

@@ -167,7 +167,8 @@ func (v *verifier) reconcile(ctx context.Context) (away, err error) {
 		return nil, err
 	}
 	v.ledger.with = v.opt.Provider.Compared
-	c := &comparison{Provider: v.opt.Provider, theirs: theirs, ledger: v.ledger}
+	c := &comparison{Provider: v.opt.Provider, theirs: theirs, ledger: v.ledger, uncounted: Sums{}}
+	v.ledger.named(uncounted).Money = c.uncounted
 	err = v.spans(ctx, func(r span) error {
 		return v.snapshot(ctx, func(q *db.Queries) error { return c.span(ctx, q, r, before) })
 	})
@@ -183,6 +184,8 @@ type comparison struct {
 	theirs foreign
 	ledger *ledger
 	at     string // which of Compared is judged
+
+	uncounted Sums
 }
 
 func (c *comparison) span(ctx context.Context, q *db.Queries, r span, before time.Time) error {
@@ -285,7 +288,9 @@ func (c *comparison) settled(key *db.ProviderKeysRow, e entry) (wrong bool) {
 	says := fmt.Sprintf("%s order, %s of %s %s: %s in Pawl's books, %s at the provider", key.Status, stepOf(key.Step, key.Generation),
 		key.Amount, key.Currency, map[string]string{stands: "done", "absent": "not done", "undone": "undone"}[key.Effect], inWords(e.state))
 	if key.Step == string(fsm.Charge) {
-		c.judge(uncounted, key.OrderID, !key.Counted && e.state == undoneThere, says)
+		if c.judge(uncounted, key.OrderID, !key.Counted && e.state == undoneThere, says) {
+			c.uncounted.add(e.amount.String(), e.currency)
+		}
 	}
 	if key.Effect == stands {
 		voided, err := decimal.Parse(key.Voided) // an error: it is not compared
@@ -453,6 +458,8 @@ func (v *verifier) readReachable(ctx context.Context) (f foreign, away, err erro
 // readForeign returns the URL with the error. It adds to seen what is not Pawl's, by provider.
 func (v *verifier) readForeign(ctx context.Context, foreigners map[string]*finding) (f foreign, at string, err error) {
 	f = foreign{}
+	sums := Sums{}
+	v.ledger.named(others).Money = sums
 	for url := range v.opt.Provider.books() {
 		err := eachAccount(ctx, url, func(a *account) error {
 			if ourKeys.MatchString(a.Key) {
@@ -464,6 +471,9 @@ func (v *verifier) readForeign(ctx context.Context, foreigners map[string]*findi
 			seen.Checked++
 			if a.State != live && a.State != pending {
 				return nil
+			}
+			if amount, err := decimal.Parse(a.Amount); err == nil { // others may write what they like
+				sums.add(amount.String(), a.Currency)
 			}
 			if seen.Violations++; len(seen.Offenders) < int(v.opt.MaxOffenders) {
 				seen.Offenders = append(seen.Offenders, cmp.Or(a.OrderID, a.Key))

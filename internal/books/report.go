@@ -69,15 +69,19 @@ type ProviderStep struct {
 	// NotCompared counts the keys that are in other books than those that were read, or in none.
 	NotCompared int64 `json:"notCompared,omitempty"`
 	// Money has the amounts by currency of the keys that are done: at the provider, or if it was not compared, here.
-	Money map[string]string `json:"money,omitempty"`
+	Money Sums `json:"money,omitempty"`
 }
 
 func (s *ProviderStep) take(amount decimal.Decimal, currency string) {
-	if s.Step == string(fsm.Reserve) || s.Step == string(fsm.Confirm) {
-		return
+	if s.Step != string(fsm.Reserve) && s.Step != string(fsm.Confirm) {
+		s.Money.add(amount.String(), currency)
 	}
-	s.Money[currency] = plus(cmp.Or(s.Money[currency], "0"), amount.String())
 }
+
+// Sums are exact decimals by currency.
+type Sums map[string]string
+
+func (s Sums) add(amount, currency string) { s[currency] = plus(cmp.Or(s[currency], "0"), amount) }
 
 // Check is one check of the books.
 type Check struct {
@@ -86,8 +90,9 @@ type Check struct {
 	About      About      `json:"about"`   // the kind of the IDs of its offenders
 	Checked    int64      `json:"checked"` // rows
 	Violations int64      `json:"violations"`
-	Offenders  []Offender `json:"offenders"` // the first violations, never nil; see offendersOfProvider
-	Warning    bool       `json:"warning"`   // violations do not make the books wrong
+	Offenders  []Offender `json:"offenders"`       // the first violations, never nil; see offendersOfProvider
+	Warning    bool       `json:"warning"`         // violations do not make the books wrong
+	Money      Sums       `json:"money,omitempty"` // of the violations, of all providers
 }
 
 // OfProvider reports whether it compares the books with those of a provider.
@@ -253,7 +258,7 @@ func (l *ledger) add(name string, found finding) { l.addAt("", name, found) }
 func (l *ledger) addAt(provider, name string, found finding) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	check := &l.checks[slices.IndexFunc(l.checks, func(c Check) bool { return c.Name == name })]
+	check := l.named(name)
 	check.Checked += found.Checked
 	check.Violations += found.Violations
 	most := l.most
@@ -266,6 +271,10 @@ func (l *ledger) addAt(provider, name string, found finding) {
 			check.Offenders = append(check.Offenders, Offender{ID: id, Fault: found.Faults[i], Provider: provider})
 		}
 	}
+}
+
+func (l *ledger) named(name string) *Check {
+	return &l.checks[slices.IndexFunc(l.checks, func(c Check) bool { return c.Name == name })]
 }
 
 // enter adds the finding of a statement, or wraps its error.
@@ -336,7 +345,7 @@ func (m Money) and(more Money) Money {
 func (l *ledger) compared(step, provider string) *ProviderStep {
 	key := step + " " + provider
 	if l.steps[key] == nil {
-		l.steps[key] = &ProviderStep{Step: step, Provider: provider, Money: map[string]string{}}
+		l.steps[key] = &ProviderStep{Step: step, Provider: provider, Money: Sums{}}
 	}
 	return l.steps[key]
 }

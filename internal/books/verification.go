@@ -219,7 +219,7 @@ func (c *Comparison) narrow(orderID string) bool {
 			return elsewhere(o.Provider) || orderID != "" && o.ID != orderID
 		})
 		if left := len(check.Offenders); left < named {
-			check.Violations = int64(left)
+			check.Violations, check.Money = int64(left), nil // they are of others, too
 		}
 	}
 	c.Checks = slices.DeleteFunc(c.Checks, func(check Check) bool {

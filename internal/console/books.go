@@ -261,18 +261,18 @@ func placesOf(providers []string, compared []client.VerificationStep) (all []pla
 					parts = append(parts, count(s.Wrong)+" wrong")
 				}
 				of := map[bool]string{true: " (" + strings.Join(parts, ", ") + ")"}[parts != nil]
-				all[i].Steps = strings.TrimPrefix(fmt.Sprintf("%s; %s %s%s%s", all[i].Steps, s.Step, count(s.Compared), of, moneyOfStep(s)), "; ")
+				all[i].Steps = strings.TrimPrefix(fmt.Sprintf("%s; %s %s%s%s", all[i].Steps, s.Step, count(s.Compared), of, moneyIn(s.Money)), "; ")
 			}
 		}
 	}
 	return all
 }
 
-// moneyOfStep is the money of what is done of a step, after a colon; empty: none.
-func moneyOfStep(s client.VerificationStep) string {
+// moneyIn is money by currency, after a colon; empty: there is none.
+func moneyIn(money map[string]string) string {
 	var sums []string
-	for _, currency := range slices.Sorted(maps.Keys(s.Money)) {
-		sums = append(sums, count(s.Money[currency])+" "+currency)
+	for _, currency := range slices.Sorted(maps.Keys(money)) {
+		sums = append(sums, count(money[currency])+" "+currency)
 	}
 	return strings.TrimSuffix(": "+strings.Join(sums, ", "), ": ")
 }

@@ -438,6 +438,8 @@ func (c *chapter) tellOperation(o *operation, currency string) {
 		if o.State == client.CaptureStateFailed {
 			c.Title, c.Mark, c.Said[0] = "Asked whether the authorization is over", "", "It is not."
 		}
+	} else if o.Kind == "void" && o.Code == "authorization_expired" {
+		c.Said[0] = "The authorization had ended already: there was nothing to void."
 	}
 }
 

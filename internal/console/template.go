@@ -67,7 +67,7 @@ var functions = template.FuncMap{
 	"holdWords":   func(hold string) string { return holdWords[hold] },
 	"figureURL":   figureURL,
 	"movedCells":  movedCells,
-	"moneyOfStep": moneyOfStep,
+	"moneyIn":     moneyIn,
 	"placesOf":    placesOf,
 	"refundedOf":  refundedOf,
 	"refundable":  refundable,

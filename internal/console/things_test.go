@@ -281,7 +281,7 @@ func TestComparing(t *testing.T) {
 	s.get(t, "/console").want(t, 200, "!books differ", "they agree")
 	s.get(t, "/console/order?id=lost-1").want(t, 200, "!books differ")
 	answer = `{"key":"theirs","orderId":"lost-1","step":"charge","amount":"12.00","currency":"USD","state":"live","effects":1}`
-	compare(charge).want(t, 200, `class="warn">The books are right; a provider has 1 charge for its orders that is not Pawl's`, "They agree</span>, except that a provider has 1 charge",
+	compare(charge).want(t, 200, `class="warn">The books are right; a provider has 1 charge for its orders that is not Pawl's`, "They agree</span>, except that a provider has 1 charge", "1 of 1: 12.00 USD</summary>",
 		"nothing wrong; a provider has 1 charge for its orders")
 	s.get(t, "/console").want(t, 200, "they agree, except that a provider has 1 charge for its orders that is not Pawl's.")
 	answer = "{}"

@@ -3524,6 +3524,15 @@ export interface components {
              * @description Number of rows checked.
              */
             checked: number;
+            /**
+             * @description The amounts by currency of violations of provider_others and provider_uncounted, which no figure has.
+             * @example {
+             *       "USD": "99.99"
+             *     }
+             */
+            money?: {
+                [key: string]: string;
+            };
             /** @example completed */
             name: string;
             /** @description The first 20 violations. */
