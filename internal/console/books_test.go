@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -141,7 +142,11 @@ func checkEachMovement(t *testing.T, s *service, report client.VerificationRepor
 	for _, m := range report.Months {
 		sum := new(big.Rat)
 		file := s.get(t, "/console/movements.csv?period="+m.Period+"&currency="+m.Currency).want(t, 200)
-		for _, row := range rowsOf(t, []byte(file.body)) {
+		rows := rowsOf(t, []byte(file.body))
+		assert.True(t, slices.IsSortedFunc(rows, func(a, b map[string]string) int {
+			return strings.Compare(strings.TrimSuffix(a["at"], "Z"), strings.TrimSuffix(b["at"], "Z"))
+		}), "not by time:", file.body)
+		for _, row := range rows {
 			sum.Add(sum, amountOf(row["amount"]))
 			kinds[row["kind"]] = true
 		}

@@ -1,7 +1,10 @@
 package console
 
 import (
+	"bytes"
 	"cmp"
+	"encoding/csv"
+	"iter"
 	"net/url"
 	"slices"
 	"strconv"
@@ -177,5 +180,46 @@ func (v *visit) movementsCSV() error {
 	for _, part := range []string{v.query("period"), filter.Currency, v.query("figure")} {
 		name = strings.TrimSuffix(name+"-"+part, "-")
 	}
-	return v.sendCSV(name, v.api.MoneyMovementsCSV(v.r.Context(), filter))
+	return v.sendCSV(name, byTime(v.api.MoneyMovementsCSV(v.r.Context(), filter)))
+}
+
+// byTime sorts a table by its first column, the oldest first, if it has no more pages than are added up. A longer one is not
+// held in memory, and comes by order, as the API has it.
+func byTime(pages iter.Seq2[[]byte, error]) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		n, held := 0, []byte{}
+		for text, err := range pages {
+			if held = append(held, text...); err != nil {
+				yield(nil, err)
+				return
+			}
+			if n++; n > movementPages {
+				if !yield(held, nil) {
+					return
+				}
+				held = nil
+			}
+		}
+		if n <= movementPages {
+			held = sortedByTime(held)
+		}
+		yield(held, nil)
+	}
+}
+
+func sortedByTime(table []byte) []byte {
+	lines, err := csv.NewReader(bytes.NewReader(table)).ReadAll()
+	if err != nil || len(lines) == 0 {
+		return table
+	}
+	slices.SortStableFunc(lines[1:], func(a, b []string) int {
+		x, _ := time.Parse(time.RFC3339, a[0])
+		y, _ := time.Parse(time.RFC3339, b[0])
+		return x.Compare(y)
+	})
+	sorted := &bytes.Buffer{}
+	out := csv.NewWriter(sorted)
+	out.UseCRLF = true
+	_ = out.WriteAll(lines) // a buffer takes all
+	return sorted.Bytes()
 }
