@@ -110,7 +110,7 @@ func writeAll(out io.Writer, pages iter.Seq2[[]byte, error]) error {
 }
 
 var verificationRows = output.Columns[client.StoredVerification]{
-	Titles: []any{"number", "started", "by", "result", "provider", "wrong"},
+	Titles: []any{"number", "started", "by", "result", "provider", "wrong", "not Pawl's"},
 	Of: func(v *client.StoredVerification) []any {
 		result, compared := string(v.State), "-"
 		if v.State == client.StoredVerificationStateDone {
@@ -122,7 +122,7 @@ var verificationRows = output.Columns[client.StoredVerification]{
 		if v.Compared {
 			compared = "compared"
 		}
-		return []any{v.Number, moment(v.StartedAt), v.StartedBy, result, compared, dash(strings.Join(v.Wrong, ","))}
+		return []any{v.Number, moment(v.StartedAt), v.StartedBy, result, compared, dash(strings.Join(v.Wrong, ",")), v.Others}
 	},
 }
 

@@ -305,7 +305,7 @@ func TestBooks(t *testing.T) {
 		return err == nil && state.State == client.VerificationStateDone
 	})
 	for _, s := range []step{
-		{"books", "", `(?m)^1 +\S+Z +local +right +- +-$`},
+		{"books", "", `(?m)^1 +\S+Z +local +right +- +- +0$`},
 		{"books 1", "", `(?m)^20\S+ +USD +1 +1 +5.00 +0.00 +0.00 +0.00 +5.00 +0.00 +0.00 +0.00 +0$`},
 		{"books 1 -o csv", "", `^day,[^\n]*\r\n20\S+,USD,1,1,5.00,0.00,0.00,0.00,5.00,0.00,0.00,0.00,0\r\n$`},
 		{"books 1 --table months -o csv", "", `^period,[^\n]*\r\n20\d\d-\d\d,USD,5.00,0.00,0.00,0.00,5.00\r\n$`},
