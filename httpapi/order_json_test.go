@@ -134,4 +134,6 @@ func TestAStepUndoneInDoubtIsNotCompleted(t *testing.T) {
 	if shown := stepsOf(&o); shown.Charge != (stepState{Undone: true, InDoubt: true}) || shown.Reserve != shown.Charge {
 		t.Errorf("undone: %+v", shown)
 	}
+	o.ChargeCapture, o.Policy = new("later"), new(int32(1))
+	assert.Equal(t, termsOf(&o).Authorized, "", "authorized in doubt")
 }

@@ -436,7 +436,8 @@ type foreign map[string]entry
 // because a part of their books would look like effects that never happened.
 func (v *verifier) readReachable(ctx context.Context) (f foreign, away, err error) {
 	for {
-		seen, at := map[string]*finding{}, ""
+		var at string
+		seen := map[string]*finding{}
 		f, at, err = v.readForeign(ctx, seen)
 		if err == nil {
 			for _, at := range slices.Sorted(maps.Keys(seen)) {

@@ -69,7 +69,9 @@ func ChargeOperations(o *Order, kinds ...string) []ChargeOperation {
 const captureLater = "later"
 
 // CapturedLater reports whether the charge of the order only authorizes, and its captures are requested.
-func CapturedLater(o *Order) bool { return o.ChargeCapture != nil && *o.ChargeCapture == captureLater }
+func CapturedLater(o *Order) bool {
+	return o.ChargeCapture != nil && *o.ChargeCapture == captureLater && (o.ChargeInDoubt == nil || !*o.ChargeInDoubt)
+}
 
 // ChargeTotals are the sums of what was certainly done to the charge of an order, with its fraction digits.
 type ChargeTotals struct {
