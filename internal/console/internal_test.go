@@ -384,6 +384,9 @@ func TestDoubtIsTold(t *testing.T) {
 	assert.True(t, p.Balance() == nil, "a balance of what is in doubt")
 	o.Steps.Charge.InDoubt = false
 	assert.Equal(t, p.Paid()+" "+p.Balance().Line, "The customer pays nothing: 8 USD was charged, and went back. Charged 8 − undone 8")
+	o.Authorized = "8"
+	assert.Equal(t, p.Paid(), "The customer pays nothing: 8 USD was authorized, and is not any more.")
+	o.Authorized = ""
 	o.Refunds = []client.Refund{{State: client.RefundStatePending}}
 	undo[0].Call = &client.Call{Refund: 1, StartedAt: time.Now(), Outcome: "retry", Code: "connection_failed"}
 	assert.Equal(t, p.Delayed(), "the provider can't be reached; Pawl keeps trying")

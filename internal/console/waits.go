@@ -147,6 +147,8 @@ func moneyOf(o *client.Order) string {
 	switch {
 	case charge.InDoubt:
 		return "The customer pays nothing: if " + money + " was charged, it went back."
+	case charge.Undone && o.Authorized != "":
+		return "The customer pays nothing: " + money + " was authorized, and is not any more."
 	case charge.Undone:
 		return "The customer pays nothing: " + money + " was charged, and went back."
 	case charge.Completed && o.Authorized != "" && !undoing:
