@@ -848,9 +848,10 @@ type BulkResult struct {
 	Lines []Line `json:"lines,omitempty,omitzero"`
 
 	// OrderID Examples: order-123
-	OrderID  string `json:"orderId"`
-	Quantity int    `json:"quantity,omitempty,omitzero"`
-	Refund   Refund `json:"refund,omitempty,omitzero"`
+	OrderID  string   `json:"orderId"`
+	Quantity int      `json:"quantity,omitempty,omitzero"`
+	Refund   Refund   `json:"refund,omitempty,omitzero"`
+	SoldOut  ItemLeft `json:"soldOut,omitempty,omitzero"`
 
 	// Status The status of the order. completed, failed and canceled are final.
 	//
@@ -1751,6 +1752,12 @@ type Item struct {
 
 	// Tracked Whether stock is counted. An item that was never given stock is not tracked and never runs out.
 	Tracked bool `json:"tracked"`
+}
+
+// ItemLeft defines model for ItemLeft.
+type ItemLeft struct {
+	Item string `json:"item"`
+	Left int64  `json:"left"`
 }
 
 // ItemPage defines model for ItemPage.
@@ -2750,6 +2757,9 @@ type SearchResult struct {
 
 	// NextCursor Looks inside older orders. Absent if there are none.
 	NextCursor string `json:"nextCursor,omitempty,omitzero"`
+
+	// NotFound The words of the term that no order has, if others have some of them.
+	NotFound []string `json:"notFound,omitempty,omitzero"`
 }
 
 // SentData defines model for SentData.

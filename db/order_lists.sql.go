@@ -665,16 +665,17 @@ func (q *Queries) OrdersSearch(ctx context.Context, arg OrdersSearchParams) ([]O
 
 const ordersSearchParts = `-- name: OrdersSearchParts :one
 WITH sought AS MATERIALIZED (
-  SELECT lower(g.term COLLATE "C") AS term, nullif(g.amount, '')::numeric AS amount, g.currency FROM (
-    SELECT $1::text AS term, $2::text AS amount, $3::text AS currency) AS g
+  SELECT lower(g.term COLLATE "C") AS term, nullif(g.amount, '')::numeric AS amount, g.currency,
+    ARRAY(SELECT '%' || lower(w.word COLLATE "C") || '%' FROM unnest($1::text[]) AS w(word)) AS words
+  FROM (SELECT $2::text AS term, $3::text AS amount, $4::text AS currency) AS g
 ), newest AS MATERIALIZED (
   SELECT o.order_no, o.created_at, CASE
     WHEN strpos(lower(o.order_id), p.term) > 0 THEN 'orderId' WHEN strpos(lower(o.customer_id), p.term) > 0 THEN 'customerId'
     WHEN o.amount = p.amount AND p.currency IN ('', o.currency) THEN 'amount'
     WHEN o.metadata IS NOT NULL THEN (
-      SELECT 'metadata.' || k.key FROM unnest($4::text[]) AS k(key) WHERE strpos(lower((o.metadata ->> k.key) COLLATE "C"), p.term) > 0 LIMIT 1) END AS place
+      SELECT 'metadata.' || k.key FROM unnest($5::text[]) AS k(key) WHERE lower((o.metadata ->> k.key) COLLATE "C") LIKE ALL (p.words) LIMIT 1) END AS place
   FROM sought AS p, pawl.orders AS o
-  WHERE o.order_no < $5::bigint ORDER BY o.order_no DESC LIMIT $6::integer
+  WHERE o.order_no < $6::bigint ORDER BY o.order_no DESC LIMIT $7::integer
 ), span AS MATERIALIZED (
   SELECT min(n.order_no) AS first, max(n.order_no) AS last, min(n.created_at) AS since, count(*) AS looked FROM newest AS n
 ), referred AS (
@@ -696,7 +697,7 @@ WITH sought AS MATERIALIZED (
 ), found AS (
   SELECT f.order_no, min(f.place) AS place FROM (
     SELECT n.order_no, n.place FROM newest AS n WHERE n.place IS NOT NULL UNION ALL SELECT r.order_no, r.place FROM referred AS r) AS f
-  GROUP BY f.order_no ORDER BY f.order_no DESC LIMIT $7::integer
+  GROUP BY f.order_no ORDER BY f.order_no DESC LIMIT $8::integer
 )
 SELECT ARRAY(SELECT f.order_no FROM found AS f ORDER BY f.order_no DESC)::bigint[] AS found,
   ARRAY(SELECT f.place FROM found AS f ORDER BY f.order_no DESC)::text[] AS places,
@@ -705,6 +706,7 @@ FROM span AS s
 `
 
 type OrdersSearchPartsParams struct {
+	Words    []string
 	Term     string
 	Amount   string
 	Currency string
@@ -723,11 +725,12 @@ type OrdersSearchPartsRow struct {
 }
 
 // Looks inside the newest orders before a number, as many as looks: for a part of an id, a customer, a reference or a
-// value of metadata under one of the keys, whatever the case of its letters from A to Z, or for an amount, of any currency if it is empty. No index has
+// value of metadata under one of the keys with all words in it, whatever the case of its letters from A to Z, or for an amount, of any currency if it is empty. No index has
 // parts, and one that had would slow admissions down. places says where each order has it. since is when the oldest one
 // was created, last its number. coalesce keeps the planner from the indexes of references, which begin with those.
 func (q *Queries) OrdersSearchParts(ctx context.Context, arg OrdersSearchPartsParams) (OrdersSearchPartsRow, error) {
 	row := q.db.QueryRow(ctx, ordersSearchParts,
+		arg.Words,
 		arg.Term,
 		arg.Amount,
 		arg.Currency,

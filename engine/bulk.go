@@ -42,6 +42,7 @@ type BulkResult struct {
 	Order   orders.Order // as stored; after an error, as far as known
 	Err     error        // as of Do; nil: applied, or applicable in a dry run
 	Refund  *orders.ChargeOperation
+	SoldOut *db.InventoryLookRow // in a dry run of a retry: the item of which too little is left, so that the order would fail again
 }
 
 // DoAll applies a verb to many orders, and does not wait for them to end. The results are in the order of the ids, or
@@ -80,7 +81,45 @@ func (e *Engine) DoAll(ctx context.Context, b Bulk) ([]BulkResult, error) {
 		}
 	}
 	_ = workers.Wait() // each result has an error of its own
+	if b.DryRun && b.Verb == orders.Retry {
+		if err := e.lookForStock(ctx, results); err != nil {
+			return nil, orders.Unavailable("look at the stock", err)
+		}
+	}
 	return results, ctx.Err()
+}
+
+// lookForStock finds the orders that would fail again, because what is left of an item is not enough for them and for
+// those before them. Only the ledger's stock is known, and no order that has come further needs it.
+func (e *Engine) lookForStock(ctx context.Context, results []BulkResult) error {
+	wanted, items := make([]map[string]int64, len(results)), map[string]bool{}
+	for i := range results {
+		o := &results[i].Order
+		p, known := e.policies.byVersion(o.Policy)
+		reserves := o.Status == fsm.Pending || o.Status == fsm.Charging || o.Status == fsm.Reserving
+		if results[i].Err != nil || !known || !reserves || p != nil && p.Reserve.Executor.Remote() {
+			continue
+		}
+		wanted[i] = orders.UnitsOf(o.Item, o.Quantity, o.Lines)
+		for item := range wanted[i] {
+			items[item] = true
+		}
+	}
+	if len(items) == 0 {
+		return nil
+	}
+	rows, err := orders.Read(ctx, e.Orders, e.query.InventoryLook, slices.Collect(maps.Keys(items)))
+	for i, units := range wanted {
+		short := slices.IndexFunc(rows, func(left db.InventoryLookRow) bool { return left.Available < units[left.Item] })
+		if short >= 0 {
+			results[i].SoldOut = new(rows[short])
+			continue
+		}
+		for at := range rows {
+			rows[at].Available -= units[rows[at].Item]
+		}
+	}
+	return err
 }
 
 // known is what was read of many orders at once. Nil: it is read of each.

@@ -133,6 +133,9 @@ func (s *server) bulkResultOf(r *engine.BulkResult, requestID string) bulkResult
 	if r.Refund != nil && r.Err == nil {
 		out.Refund = new(refundOf(r.Refund))
 	}
+	if r.SoldOut != nil {
+		out.SoldOut = &itemLeft{r.SoldOut.Item, r.SoldOut.Available}
+	}
 	if refusal, ok := errors.AsType[*orders.NotApplicable](r.Err); ok {
 		order = &refusal.Order
 	}
@@ -229,6 +232,12 @@ type bulkResult struct {
 	InDoubt    bool       `json:"inDoubt,omitempty" doc:"A call was made, and its outcome is not known yet."`
 	Authorized string     `json:"authorized,omitempty" doc:"What the charge authorized, as a decimal. Absent unless the policy has capture: later."`
 	Refund     *refund    `json:"refund,omitempty" doc:"The refund, if one was requested. It may be open; Pawl continues it."`
+	SoldOut    *itemLeft  `json:"soldOut,omitempty" doc:"In a dry run of retry: an item of which too little is left in stock for the order, after those before it in the list. It would fail again."`
+}
+
+type itemLeft struct {
+	Item string `json:"item"`
+	Left int64  `json:"left" minimum:"0"`
 }
 
 // bulkVerb documents the verbs that can be applied to many orders.

@@ -15,9 +15,9 @@ var searchOrdersOperation = failing(huma.Operation{
 	Summary: "Find orders by one term",
 	Description: "Finds the order with this id; then those whose id begins with the term, and those whose customer, provider's reference, " +
 		"or value of a searchable metadata key is the term, newest first. If there are none, it tries the term in lower and in upper case, " +
-		"and then looks inside the newest 10,000 orders: for a term of 3 characters or more as a part of any of these (matched is part), " +
-		"whatever the case of letters from A to Z, and as an amount, such as 417, 417.00, 417,00, $417 or 417 EUR (in this currency). nextCursor looks inside older ones. If there are none, either, and the term is no amount, it does all this with the words of the term that have 3 characters and a digit, or else with the whole term, " +
-		"without the punctuation around them: \"order #49456, 49457.\" finds both. An order is listed once.",
+		"and then looks inside the newest 10,000 orders: for a term of 3 characters or more as a part of any of these (matched is part; of metadata, a value with all of its words), " +
+		"whatever the case of letters from A to Z, and as an amount, such as 417, 417.00, 417,00, $417 or 417 EUR (in this currency). nextCursor looks inside older ones. If there are none, either, and the term is no amount, it does all this with each of the words of the term that have 3 characters and a digit, or else with the whole term, " +
+		"without the punctuation around them: \"order #49456, 49457.\" finds both; notFound has those that no order has. An order is listed once.",
 }, "invalid_parameter", "unavailable", "internal")
 
 type searchOrdersRequest struct {
@@ -30,6 +30,8 @@ type searchOrdersRequest struct {
 type searchResult struct {
 	Matches []searchMatch `json:"matches" nullable:"false"`
 	More    bool          `json:"more" doc:"Other orders match, too. A longer term finds fewer; the filters of listOrders have pages."`
+
+	NotFound []string `json:"notFound,omitempty" nullable:"false" doc:"The words of the term that no order has, if others have some of them."`
 
 	Keys        []string  `json:"metadataKeys" nullable:"false" doc:"If no order has the term as it is: the metadata keys whose values were searched, as pawl migrate search-keys set them." example:"[\"email\"]"`
 	Looked      int32     `json:"looked,omitempty" doc:"Number of orders that were looked inside, newest first. Absent if an order has the term as it is." example:"10000"`
@@ -55,6 +57,9 @@ func (s *server) searchOrders(ctx context.Context, in *searchOrdersRequest) (out
 	found, err := s.engine.Orders.Search(ctx, in.Term, in.Limit, before)
 	out = searchResult{Matches: each(found.Matches, s.searchMatchOf), More: found.More, Keys: append([]string{}, found.Keys...),
 		Looked: found.Looked, LookedSince: found.Since}
+	if len(found.Matches) > 0 {
+		out.NotFound = found.Missing
+	}
 	if found.Next != 0 {
 		out.NextCursor = sealCursor(binding, decimalText(found.Next))
 	}

@@ -26,6 +26,9 @@ func (b *bundle) found(t testing.TB, query string) string {
 	if out.More {
 		all = append(all, "more")
 	}
+	for _, word := range out.NotFound {
+		all = append(all, "not "+word)
+	}
 	return strings.Join(all, ", ")
 }
 
@@ -35,6 +38,7 @@ type searchResultRead struct {
 		Order        struct{ OrderID string }
 	}
 	More       bool
+	NotFound   []string
 	NextCursor string
 }
 
@@ -90,7 +94,10 @@ func TestSearch(t *testing.T) {
 		"order no. #SHOP-10.":        "shop-10 orderId",
 		"Order#shop-10":              "shop-10 orderId",
 		`"shop-2", Shop-10`:          "shop-2 orderId, shop-10 orderId",
-		"a-1, a-2, a-3, a-4, shop-2": "shop-2 orderId", // as many ids as a person pastes
+		"a-1, a-2, a-3, a-4, shop-2": "shop-2 orderId, not a-1, not a-2, not a-3, not a-4", // as many ids as a person pastes
+		"shop-2, op-10":              "shop-2 orderId, shop-10 part orderId",
+		"Example bob":                "shop-2 part metadata.email",
+		"b_b example":                "", // no pattern
 		"inv p-1":                    "ann part metadata.email, shop-10 part orderId, shop-1 part orderId",
 		"'ann@example.com'.":         "shop-10 metadata email",
 		"order shop":                 "", // its words have no digit

@@ -276,18 +276,19 @@ ORDER BY f.place, f.order_id, f.key, f.order_no DESC;
 
 -- name: OrdersSearchParts :one
 -- Looks inside the newest orders before a number, as many as looks: for a part of an id, a customer, a reference or a
--- value of metadata under one of the keys, whatever the case of its letters from A to Z, or for an amount, of any currency if it is empty. No index has
+-- value of metadata under one of the keys with all words in it, whatever the case of its letters from A to Z, or for an amount, of any currency if it is empty. No index has
 -- parts, and one that had would slow admissions down. places says where each order has it. since is when the oldest one
 -- was created, last its number. coalesce keeps the planner from the indexes of references, which begin with those.
 WITH sought AS MATERIALIZED (
-  SELECT lower(g.term COLLATE "C") AS term, nullif(g.amount, '')::numeric AS amount, g.currency FROM (
-    SELECT @term::text AS term, @amount::text AS amount, @currency::text AS currency) AS g
+  SELECT lower(g.term COLLATE "C") AS term, nullif(g.amount, '')::numeric AS amount, g.currency,
+    ARRAY(SELECT '%' || lower(w.word COLLATE "C") || '%' FROM unnest(@words::text[]) AS w(word)) AS words
+  FROM (SELECT @term::text AS term, @amount::text AS amount, @currency::text AS currency) AS g
 ), newest AS MATERIALIZED (
   SELECT o.order_no, o.created_at, CASE
     WHEN strpos(lower(o.order_id), p.term) > 0 THEN 'orderId' WHEN strpos(lower(o.customer_id), p.term) > 0 THEN 'customerId'
     WHEN o.amount = p.amount AND p.currency IN ('', o.currency) THEN 'amount'
     WHEN o.metadata IS NOT NULL THEN (
-      SELECT 'metadata.' || k.key FROM unnest(@keys::text[]) AS k(key) WHERE strpos(lower((o.metadata ->> k.key) COLLATE "C"), p.term) > 0 LIMIT 1) END AS place
+      SELECT 'metadata.' || k.key FROM unnest(@keys::text[]) AS k(key) WHERE lower((o.metadata ->> k.key) COLLATE "C") LIKE ALL (p.words) LIMIT 1) END AS place
   FROM sought AS p, pawl.orders AS o
   WHERE o.order_no < @before::bigint ORDER BY o.order_no DESC LIMIT @looks::integer
 ), span AS MATERIALIZED (

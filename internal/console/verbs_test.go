@@ -87,7 +87,7 @@ func TestAnOrderThatHasChanged(t *testing.T) {
 	s.post(t, path+"&since=1", refused.fill()).want(t, 200, ">a test</textarea>", "The order ends canceled", paused)
 	s.post(t, "/console/order/retry?id=o", looked.fill("reason", "a test")).want(t, 412, "!Look at it again") // it can't be retried any more
 	s.count(t, 1, `SELECT count(*) FROM orders WHERE stop_requested IS NULL AND hold = 'paused'`)
-	s.get(t, "/console/order/approve?id=o").want(t, 409, "is not allowed when the order is")
+	s.get(t, "/console/order/approve?id=o").want(t, 409, "The order is still being charged, and is paused. Only an order that waits for approval can be approved.")
 	s.get(t, "/console/order/process?id=o").want(t, 404)
 }
 

@@ -3,6 +3,9 @@ package orders
 import (
 	"errors"
 	"fmt"
+	"strings"
+
+	"pawl/fsm"
 )
 
 // The answers that are not an order. Each is a normal outcome for a caller to
@@ -142,11 +145,37 @@ func (n *NotApplicable) Error() string {
 	case RefusedGeneration:
 		return fmt.Sprintf("the order is at generation %d", n.Order.Generation)
 	}
-	text := fmt.Sprintf("%s is not allowed when the order is %s", n.Verb, n.Order.Status)
+	text := "the order " + ofState[n.Order.Status]
 	if n.Order.Hold != nil {
-		text += fmt.Sprintf(" and held (%s)", *n.Order.Hold)
+		text += ", and " + ofHold[*n.Order.Hold]
 	}
-	return text
+	return strings.TrimSuffix(text+". "+allowing[n.Verb], ". ")
+}
+
+// ofState and ofHold say to people how an order is.
+var ofState = map[fsm.State]string{
+	fsm.Pending: "has not started", fsm.Charging: "is still being charged", fsm.Reserving: "is charged, and its goods are being reserved",
+	fsm.Confirming: "is charged and reserved, and is being confirmed", fsm.Completed: "is completed",
+	fsm.Releasing: "is being undone", fsm.Refunding: "is being undone", fsm.Failed: "has failed", fsm.Canceled: "is canceled",
+}
+
+var ofHold = map[string]string{
+	fsm.HoldRetry: "waits for its next try", fsm.HoldCallback: "waits for the answer of the provider", fsm.HoldScheduled: "waits for its time",
+	fsm.HoldQueued: "waits for its turn", fsm.HoldApproval: "waits for approval", fsm.HoldPaused: "is paused", fsm.HoldAttention: "needs a person",
+}
+
+// allowing says which orders a verb is for.
+var allowing = map[Verb]string{
+	Cancel:     "Only an order that has not ended, and is not being undone, can be canceled; a completed one can be refunded",
+	Retry:      "Only an order that has failed, needs a person, or waits for its next try or the provider can be retried",
+	Pause:      "Only an order that goes on by itself can be paused",
+	Resume:     "Only a paused order can be resumed",
+	Approve:    "Only an order that waits for approval can be approved",
+	Reject:     "Only an order that waits for approval can be rejected",
+	StepResult: "Only a step that was tried and has no result yet can have one recorded",
+	Refund:     "Only a completed order can be refunded, as long as something is left of its charge. If it has not ended, cancel it, or wait",
+	Capture:    "Only what a completed order has authorized, and nobody has captured or voided, can be captured",
+	Void:       "Only what a completed order has authorized, and nobody has captured or voided, can be voided",
 }
 
 // StockTooLow says that fewer units would be on hand than are reserved.

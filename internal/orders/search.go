@@ -51,7 +51,9 @@ type Found struct {
 	Matches []Match
 	More    bool // others were left out; Next may lead to them
 
-	// If no index had the term:
+	Missing []string // the words of a term of several that no order has
+
+	// If no index had the term, or one of its words:
 	Keys   []string  // the metadata keys whose values were searched
 	Looked int32     // how many orders were looked inside, the newest first
 	Since  time.Time // when the oldest of them was created
@@ -60,7 +62,7 @@ type Found struct {
 
 // Search finds up to limit orders by one term of up to 255 characters. An order is in the result once, with the first
 // thing that matched. If none has the term as it is, in lower or in upper case, Search looks inside the newest orders, or
-// inside those before a cursor. If none has it there, it does the same with the words of a term that is no amount. Errors: ErrUnavailable.
+// inside those before a cursor. If none has it there, it does the same with each of the words of a term that is no amount. Errors: ErrUnavailable.
 func (r *Reader) Search(ctx context.Context, term string, limit int32, before int64) (found Found, err error) {
 	var rows []db.OrdersSearchRow
 	p := db.OrdersSearchPartsParams{Before: cmp.Or(before, math.MaxInt64), Looks: looksInside, Most: limit + 1}
@@ -73,15 +75,18 @@ func (r *Reader) Search(ctx context.Context, term string, limit int32, before in
 			continue
 		}
 		found = Found{}
-		if before == 0 {
-			if rows, err = r.lookUp(ctx, terms, limit+1); err != nil {
-				return found, Unavailable("search orders", err)
-			}
+		if rows, found.Missing, err = r.lookUp(ctx, terms, limit+1); err != nil {
+			return found, Unavailable("search orders", err)
 		}
-		if len(rows) == 0 {
-			if rows, err = r.lookInside(ctx, terms, p, &found); err != nil {
+		if before != 0 {
+			rows = nil
+		}
+		if len(found.Missing) > 0 && len(rows) <= int(limit) {
+			inside, err := r.lookInside(ctx, p, &found)
+			if err != nil {
 				return found, Unavailable("look inside orders", err)
 			}
+			rows = append(rows, inside...)
 		}
 	}
 	how := map[int64]db.OrdersSearchRow{}
@@ -116,7 +121,7 @@ func wordsOf(term string) (words []string) {
 	bare := func(text string) string {
 		return strings.TrimFunc(text, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
 	}
-	for word := range strings.FieldsFuncSeq(term, func(r rune) bool { return unicode.IsSpace(r) || strings.ContainsRune(",;:#", r) }) {
+	for word := range strings.FieldsFuncSeq(term, separates) {
 		word = bare(word)
 		if strings.ContainsFunc(word, unicode.IsDigit) && utf8.RuneCountInString(word) >= partLeast && len(words) < mostWords {
 			words = append(words, word)
@@ -128,34 +133,51 @@ func wordsOf(term string) (words []string) {
 	return slices.DeleteFunc(words, func(word string) bool { return word == term })
 }
 
-// lookUp finds the orders that have one of the terms as it is, in lower or in upper case.
-func (r *Reader) lookUp(ctx context.Context, terms []string, most int32) (all []db.OrdersSearchRow, err error) {
+func separates(r rune) bool { return unicode.IsSpace(r) || strings.ContainsRune(",;:#", r) }
+
+// likely escapes a text in a pattern of LIKE.
+var likely = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
+
+// lookUp finds the orders that have one of the terms as it is, in lower or in upper case. missing are the others.
+func (r *Reader) lookUp(ctx context.Context, terms []string, most int32) (all []db.OrdersSearchRow, missing []string, err error) {
 	for _, term := range terms {
+		before := len(all)
 		for i, typed := range []string{term, strings.ToLower(term), strings.ToUpper(term)} {
 			if i > 0 && typed == term {
 				continue
 			}
 			rows, err := Read(ctx, r, r.query.OrdersSearch, db.OrdersSearchParams{Term: typed, Most: most})
 			if err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 			if all = append(all, rows...); len(rows) > 0 {
 				break
 			}
 		}
+		if len(all) == before {
+			missing = append(missing, term)
+		}
 	}
-	return all, nil
+	return all, missing, nil
 }
 
-// lookInside looks for orders with one of the terms inside, or with this amount, the newest first.
-func (r *Reader) lookInside(ctx context.Context, terms []string, p db.OrdersSearchPartsParams, found *Found) (rows []db.OrdersSearchRow, err error) {
+// lookInside looks for orders with one of the missing terms inside, with all words of one inside the same value of metadata, or with
+// this amount, the newest first. What it finds is not missing any more.
+func (r *Reader) lookInside(ctx context.Context, p db.OrdersSearchPartsParams, found *Found) (rows []db.OrdersSearchRow, err error) {
+	terms := found.Missing
+	found.Missing = nil
 	if found.Keys, err = pg.Repeat(ctx, r.life, r.query.SearchKeys); err != nil {
 		return nil, err
 	}
 	p.Keys = found.Keys
-	for _, p.Term = range terms[:min(len(terms), mostInside)] {
-		if utf8.RuneCountInString(p.Term) < partLeast {
+	for at, term := range terms {
+		if at >= mostInside || utf8.RuneCountInString(term) < partLeast {
+			found.Missing = append(found.Missing, term)
 			continue
+		}
+		p.Term = term
+		if p.Words = strings.FieldsFunc(likely.Replace(term), separates); len(p.Words) == 0 {
+			p.Words = []string{likely.Replace(term)}
 		}
 		inside, err := Read(ctx, r, r.query.OrdersSearchParts, p)
 		if err != nil {
@@ -163,6 +185,9 @@ func (r *Reader) lookInside(ctx context.Context, terms []string, p db.OrdersSear
 		}
 		if found.Looked, found.Since = inside.Looked, inside.Since; inside.Looked == looksInside {
 			found.Next = inside.Last
+		}
+		if len(inside.Found) == 0 {
+			found.Missing = append(found.Missing, term)
 		}
 		for i, number := range inside.Found {
 			row := db.OrdersSearchRow{OrderNo: number, Matched: MatchedPart, Key: inside.Places[i]}

@@ -691,7 +691,7 @@ export interface paths {
         };
         /**
          * Find orders by one term
-         * @description Finds the order with this id; then those whose id begins with the term, and those whose customer, provider's reference, or value of a searchable metadata key is the term, newest first. If there are none, it tries the term in lower and in upper case, and then looks inside the newest 10,000 orders: for a term of 3 characters or more as a part of any of these (matched is part), whatever the case of letters from A to Z, and as an amount, such as 417, 417.00, 417,00, $417 or 417 EUR (in this currency). nextCursor looks inside older ones. If there are none, either, and the term is no amount, it does all this with the words of the term that have 3 characters and a digit, or else with the whole term, without the punctuation around them: "order #49456, 49457." finds both. An order is listed once. Needs the role read.
+         * @description Finds the order with this id; then those whose id begins with the term, and those whose customer, provider's reference, or value of a searchable metadata key is the term, newest first. If there are none, it tries the term in lower and in upper case, and then looks inside the newest 10,000 orders: for a term of 3 characters or more as a part of any of these (matched is part; of metadata, a value with all of its words), whatever the case of letters from A to Z, and as an amount, such as 417, 417.00, 417,00, $417 or 417 EUR (in this currency). nextCursor looks inside older ones. If there are none, either, and the term is no amount, it does all this with each of the words of the term that have 3 characters and a digit, or else with the whole term, without the punctuation around them: "order #49456, 49457." finds both; notFound has those that no order has. An order is listed once. Needs the role read.
          */
         get: operations["searchOrders"];
         put?: never;
@@ -1287,6 +1287,8 @@ export interface components {
             quantity?: number;
             /** @description The refund, if one was requested. It may be open; Pawl continues it. */
             refund?: components["schemas"]["Refund"];
+            /** @description In a dry run of retry: an item of which too little is left in stock for the order, after those before it in the list. It would fail again. */
+            soldOut?: components["schemas"]["ItemLeft"];
             status?: components["schemas"]["Status"];
         };
         /**
@@ -2189,6 +2191,11 @@ export interface components {
             sold: number;
             /** @description Whether stock is counted. An item that was never given stock is not tracked and never runs out. */
             tracked: boolean;
+        };
+        ItemLeft: {
+            item: string;
+            /** Format: int64 */
+            left: number;
         };
         ItemPage: {
             items: components["schemas"]["Item"][];
@@ -3169,6 +3176,8 @@ export interface components {
             more: boolean;
             /** @description Looks inside older orders. Absent if there are none. */
             nextCursor?: string;
+            /** @description The words of the term that no order has, if others have some of them. */
+            notFound?: string[];
         };
         SentData: {
             /**
