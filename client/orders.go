@@ -9,6 +9,7 @@ import (
 	"iter"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -22,17 +23,22 @@ func (s Status) Final() bool {
 // ETag is the version of the order, for If-Match and If-None-Match.
 func (o *Order) ETag() string { return strconv.Quote(strconv.Itoa(o.Seq)) }
 
-// What says what was ordered, for people: the item and its quantity, or the first lines.
+// What says what was ordered, for people: the item and its quantity, or the first lines, without tax, shipping, fees and
+// discounts, unless there is nothing else.
 func (o *Order) What() string {
 	const most = 3
 	if o.Lines == nil {
 		return fmt.Sprintf("%d × %s", o.Quantity, o.Item)
 	}
+	goods := slices.DeleteFunc(slices.Clone(o.Lines), func(l Line) bool { return l.Kind != "" })
+	if len(goods) == 0 {
+		goods = o.Lines
+	}
 	var text []string
-	for _, l := range o.Lines[:min(len(o.Lines), most)] {
+	for _, l := range goods[:min(len(goods), most)] {
 		text = append(text, fmt.Sprintf("%d × %s", l.Quantity, l.Item))
 	}
-	if more := len(o.Lines) - most; more > 0 {
+	if more := len(goods) - most; more > 0 {
 		text = append(text, fmt.Sprintf("%d more", more))
 	}
 	return strings.Join(text, ", ")

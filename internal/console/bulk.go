@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"reflect"
@@ -31,6 +32,7 @@ type bulkPage struct {
 	Problem    *client.Problem
 	Tried      bool                // there was a dry run
 	Would, Not []client.BulkResult // orders with and without the verb, in a dry run
+	Every      bool                // the page has a row for each, not only for the first
 	Begun      bool                // a part of the orders was done, but not those of IDs
 	Away       []string            // what is known about providers that do not answer
 	Back       string              // the URL of the page before
@@ -185,7 +187,7 @@ func (v *visit) readBulk() (p *bulkPage, confirmed bool, err error) {
 	p = &bulkPage{
 		Verbs: v.bulkVerbs(), Verb: verbByName(v.bulkVerbs(), get("verb")), IDs: pastedIDs(ids),
 		Body: client.BulkBody{Reason: get("reason"), RequestID: get("requestId"), Policy: client.BulkBodyPolicy(get("policy"))},
-		Back: cameFrom(v.r),
+		Back: cameFrom(v.r), Every: get("every") != "",
 	}
 	if p.Body.RequestID == "" {
 		p.Body.RequestID = client.NewID()
@@ -302,13 +304,45 @@ func (v *visit) applyTo(p *bulkPage, body client.BulkBody, dryRun bool) error {
 		return err
 	}
 	for _, r := range out.Results {
-		if r.Applied {
+		if r.SoldOut.Item != "" {
+			r.Detail = soldOut(r.SoldOut)
+			p.Not = append(p.Not, r)
+		} else if r.Applied {
 			p.Would = append(p.Would, r)
 		} else {
 			p.Not = append(p.Not, r)
 		}
 	}
 	return nil
+}
+
+// soldOut says why a retry is of no use.
+func soldOut(left client.ItemLeft) string {
+	return fmt.Sprintf("too little in stock: %s has %s left, so it would fail again", visible(left.Item), count(left.Left))
+}
+
+// rowsAtFirst is how many orders a person reads before they decide about all.
+const rowsAtFirst = 100
+
+// Rows are the orders that the page has rows for.
+func (p *bulkPage) Rows() []client.BulkResult {
+	if p.Every {
+		return p.Would
+	}
+	return p.Would[:min(len(p.Would), rowsAtFirst)]
+}
+
+// Others are included as well.
+func (p *bulkPage) Others() []client.BulkResult { return p.Would[len(p.Rows()):] }
+
+// WhyNot has the reasons to leave orders out.
+func (p *bulkPage) WhyNot() (all []string) {
+	for _, r := range p.Not {
+		if why := sentence(r.Detail); !slices.Contains(all, why) {
+			all = append(all, why)
+		}
+	}
+	return all
 }
 
 // addTotals adds totals by currency.

@@ -78,13 +78,12 @@ func (v *visit) groupedErrors() (groups []errorGroup, more bool, err error) {
 		groups[at].add(g)
 	}
 	slices.SortStableFunc(groups, func(a, b errorGroup) int {
-		switch {
-		case a.Waits == b.Waits:
-			return 0
-		case a.Waits:
+		if a.Waits && !b.Waits {
 			return -1
+		} else if b.Waits && !a.Waits {
+			return 1
 		}
-		return 1
+		return 0
 	})
 	return groups, found.More, nil
 }
@@ -117,7 +116,7 @@ func groupOf(found *client.Overview, g *client.ErrorGroup) errorGroup {
 		_, detail, _ := strings.Cut(g.Code, ": ")
 		return errorGroup{key: "reason " + g.Code, Title: strings.TrimSuffix(why.Title+": "+visible(codeInWords(detail)), ": "), Section: why.Section}
 	}
-	return errorGroup{key: "code " + g.Code, Title: "Failed: " + cmp.Or(visible(codeInWords(g.Code)), "without a code"), Section: "pawlordersfail"}
+	return errorGroup{key: "code " + g.Code, Title: "Failed: " + cmp.Or(strings.ReplaceAll(visible(codeInWords(g.Code)), "_", " "), "without a code"), Section: "pawlordersfail"}
 }
 
 func (of *errorGroup) add(g client.ErrorGroup) {

@@ -164,7 +164,7 @@ func TestStory(t *testing.T) {
 		"Retry requested token:eve it works again:",
 		"Charge: 49.90 USD charged once: its answer was lost, and Pawl found it by asking the provider. 1 try: no answer in time. " +
 			"Asked the provider once what had become of it: done.",
-		"Reservation: Refused: out_of_stock.", "Undo of the charge: Nothing is kept of the charge.", "Failed: out_of_stock.",
+		"Reservation: Refused: out of stock.", "Undo of the charge: Nothing is kept of the charge.", "Failed: Out of stock.",
 	}, "\n"))
 	assert.Contains(t, told(false, true)[0], "More of it is on another page.")
 	entries = entries[:3]
@@ -241,11 +241,11 @@ func TestWaits(t *testing.T) {
 	}
 	failed := orderPage{History: &history{}, Order: &client.Order{Status: "failed", StartAt: soon, FinishedAt: now, Failure: client.Failure{Step: "charge", Code: "card_declined", Detail: "Your card was declined."}}}
 	assert.Equal(t, tags.ReplaceAllString(string(failed.Ends()), "")+failed.Paid(),
-		" It failed at the charge: card_declined, Your card was declined.The customer pays nothing: nothing was charged.")
+		" It failed at the charge: the card was declined (Your card was declined).The customer pays nothing: nothing was charged.")
 	again := ofOrder{&visit{}, verbByName(verbs, "retry"), failed.Order, nil}
-	assert.Contains(t, strings.Join(again.retried(), " "), "Last time the charge was refused (card_declined: Your card was declined).")
+	assert.Contains(t, strings.Join(again.retried(""), " "), "Last time the charge was refused (the card was declined: Your card was declined).")
 	failed.Failure.Code = "out_of_stock"
-	assert.Contains(t, strings.Join(again.retried(), " "), "Last time nothing was charged (out_of_stock: ")
+	assert.Contains(t, strings.Join(again.retried(""), " "), "Last time nothing was charged (out of stock: ")
 	declined := errorGroup{Rows: []errorRow{{ErrorGroup: client.ErrorGroup{Step: "charge", Code: "stolen_card", Orders: 1}}}}
 	assert.True(t, declined.Declined() && retriesOf(declined.Rows) == nil && declined.Rows[0].Label() == "List the order", declined)
 	if strings.Contains(render(t, "order", client.Caller{}, &failed), "Starts at") {

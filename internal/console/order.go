@@ -184,6 +184,9 @@ func (p *orderPage) Goods() string {
 		for _, refund := range p.Refunds {
 			back += refund.Restock
 		}
+		if back > 0 && p.Item != nil && !p.Item.Tracked {
+			return fmt.Sprintf("sold, %d came back", back)
+		}
 		if back > 0 {
 			return fmt.Sprintf("sold, %d back in stock", back)
 		}
@@ -243,10 +246,10 @@ func (p *orderPage) Ends() (text template.HTML) {
 		text += template.HTML(" at " + theStep[client.Status(fsm.DoneIn(fsm.Step(p.Failure.Step)))])
 	}
 	if p.Failure.Code != "" {
-		text += markup(": %s", visible(p.Failure.Code))
+		text += template.HTML(": " + template.HTMLEscapeString(visible(codeInWords(p.Failure.Code))))
 	}
 	if p.Failure.Detail != "" {
-		text += markup(", %s", strings.TrimRight(p.Failure.Detail, "."))
+		text += markup(" (%s)", strings.TrimRight(p.Failure.Detail, "."))
 	}
 	return text + "."
 }

@@ -247,7 +247,7 @@ func (v *visit) findByTerm(s *search, p *ordersPage) (only string, err error) {
 		found = &client.SearchResult{}
 	case err != nil:
 		return "", err
-	case len(found.Matches) == 1 && found.NextCursor == "" && cursor == "" && len(s.filters) == 0:
+	case len(found.Matches) == 1 && len(found.NotFound) == 0 && found.NextCursor == "" && cursor == "" && len(s.filters) == 0:
 		return found.Matches[0].Order.OrderID, nil
 	}
 	p.Matched, p.Term, p.Keys, p.Next = map[string]string{}, s.term, found.MetadataKeys, v.nextPage(found.NextCursor)
@@ -264,6 +264,9 @@ func (v *visit) findByTerm(s *search, p *ordersPage) (only string, err error) {
 	if found.Looked > 0 {
 		v.live = "" // what it costs to look inside orders is not for every change of one
 		p.Looked = lookedInside(found, cursor != "")
+	}
+	if len(found.NotFound) > 0 {
+		s.note("Not found: %s.", visible(strings.Join(found.NotFound, ", ")))
 	}
 	if key, value, ok := strings.Cut(s.term, ":"); ok && value != "" && len(p.Orders) == 0 {
 		s.note("%q is not a condition of searches (see Search help). A value of metadata is found by itself: %s", key+":", value)

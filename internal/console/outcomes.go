@@ -120,7 +120,7 @@ func (q *ofOrder) outcomes(would *client.Order, outcome string) []string {
 	case "resume":
 		return all("The order continues at the step " + q.step() + ".")
 	case "retry":
-		return q.retried()
+		return q.retried(q.soldOut())
 	case "refund", "capture", "void":
 		return q.operated(would)
 	}
@@ -136,8 +136,6 @@ func (a *verb) moneyAfter(o *client.Order) string {
 		return ""
 	case a.Name == "refund":
 		return "goes back"
-	case a.Name == "retry" && o.Status == client.StatusFailed:
-		return "is charged"
 	case goesOn && charged:
 		return "is charged already, and not again"
 	case goesOn:
@@ -188,7 +186,7 @@ func (p *bulkPage) Becomes(r client.BulkResult) template.HTML {
 	switch name := p.Verb.Name; {
 	case name == "reject", name == "cancel":
 		return badge(client.StatusCanceled)
-	case name == "approve", name == "retry" && r.Status == client.StatusFailed:
+	case name == "approve", name == "retry" && r.Status == client.StatusPending:
 		return "starts with the charge"
 	case name == "retry" && undoing:
 		return template.HTML("undo of the " + step + " is tried again")
@@ -278,15 +276,28 @@ func (q *ofOrder) startsAgain() bool {
 	return q.verb.Name == "retry" && q.order.Status == client.StatusFailed
 }
 
-func (q *ofOrder) retried() []string {
+// soldOut says that a retry would fail because of the stock; empty: nothing is known to be missing.
+func (q *ofOrder) soldOut() string {
+	out, err := q.api.ApplyBulkVerb(q.r.Context(), client.BulkVerb(q.verb.Name), client.BulkBody{IDs: []string{q.order.OrderID},
+		RequestID: client.NewID(), Policy: client.BulkBodyPolicy(q.form.Get("policy"))}, client.ApplyBulkVerbParams{DryRun: true})
+	if err != nil || len(out.Results) == 0 || out.Results[0].SoldOut.Item == "" {
+		return "" // the request is possible without
+	}
+	return capital(soldOut(out.Results[0].SoldOut)) + ". "
+}
+
+func (q *ofOrder) retried(short string) []string {
 	money, goods := q.money(q.order.Amount), goodsOf(q.order)
 	if q.startsAgain() {
 		card := "the same card or payment method, unless you enter another one below"
 		if q.form.Get("paymentMethod") != "" {
 			card = "the other payment method that you have entered"
 		}
-		why := visible(strings.TrimSuffix(q.order.Failure.Code+": "+q.order.Failure.Detail, ": "))
+		why := visible(strings.TrimSuffix(codeInWords(q.order.Failure.Code)+": "+q.order.Failure.Detail, ": "))
 		why = strings.TrimRight(why, ".")
+		if short != "" {
+			return []string{short + "Nothing is charged then.", "Ask the customer to wait until it is in stock, or to order something else."}
+		}
 		last := fmt.Sprintf("Last time it failed at the %s (%s), and nothing was kept of a charge.", q.order.Failure.Step, why)
 		switch {
 		case declined(q.order.Failure.Step, q.order.Failure.Code):
@@ -304,6 +315,9 @@ func (q *ofOrder) retried() []string {
 		client.StatusReleasing:  "The undo of the reservation" + again + " Then the order ends.", client.StatusRefunding: "The undo of the charge" + again + " Then the order ends.",
 	}[q.order.Status]
 	all := []string{cmp.Or(said, "The charge of "+money+again+" It is made to the same card or payment method.")}
+	if short != "" {
+		all = append(all, short+"Then "+money+" goes back, if it was charged.")
+	}
 	if q.order.InDoubt {
 		all = append(all, "An earlier try may have succeeded. The provider gets the same key, so it is not done twice.")
 	}
@@ -331,13 +345,20 @@ func (q *ofOrder) operated(would *client.Order) (all []string) {
 		remains = amount + " is voided: the customer does not pay it."
 	}
 	all = append(all, remains)
-	if last.Restock == 1 {
+	switch {
+	case last.Restock == 1:
 		all = append(all, "1 unit goes back to stock.")
-	} else if last.Restock > 1 {
+	case last.Restock > 1:
 		all = append(all, fmt.Sprintf("%d units go back to stock.", last.Restock))
+	case q.verb.Name == "refund":
+		all = append(all, "No goods go back to stock.")
 	}
+	var units []string
 	for _, line := range last.Lines {
-		all = append(all, fmt.Sprintf("It is for %d × %s.", line.Quantity, visible(line.Item)))
+		units = append(units, fmt.Sprintf("%d × %s", line.Quantity, visible(line.Item)))
+	}
+	if len(units) > 0 {
+		all = append(all, "It is for "+strings.Join(units, ", ")+".")
 	}
 	return all
 }

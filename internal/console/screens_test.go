@@ -60,6 +60,12 @@ func TestErrors(t *testing.T) {
 	escaped := strings.NewReplacer("&", "&amp;", "+", "&#43;").Replace
 	s.get(t, "/console/errors").want(t, 200, "out_of_stock", `<bdi>&lt;i&gt;second</bdi>`,
 		`href="`+escaped("/console/bulk?"+filter.Encode())+`"`, `href="`+escaped(ordersOf(`status:failed step:reserve code:"out_of_stock"`))+`"`)
+	const short = "Too little in stock: gone has 0 left, so it would fail again. "
+	s.get(t, "/console/bulk?"+filter.Encode()).want(t, 200, "Left out: 2 orders", "<li>"+strings.TrimSpace(short), "None of these orders can be retried.", "!is charged")
+	s.get(t, "/console/order/retry?id=first").want(t, 200, "<li>"+short+"Nothing is charged then.", "!5.00 USD is charged")
+	assert.NoError(t, assert.Err(s.api.AdjustInventory(t.Context(), "gone", client.AdjustInventoryBody{Change: 1, Reason: "found", RequestID: "r"})))
+	s.get(t, "/console/bulk?"+filter.Encode()).want(t, 200, "Retry 1 order?", "Left out: 1 order<", "starts with the charge")
+	s.get(t, "/console/order/retry?id=first").want(t, 200, "5.00 USD is charged", "!"+short)
 	since := `data-label="Since:"><time datetime=`
 	s.get(t, ordersOf("status:failed sort:oldest")).want(t, 200, since, "oldest first, <a href=\"/console/orders?q=status%3afailed\">newest first</a>",
 		`aria-label="Remove status:failed"`, `href="/console/orders?q=sort%3aoldest"`)
@@ -186,6 +192,7 @@ func TestOrders(t *testing.T) {
 	}
 	s.get(t, ordersOf("metadata.Email:x")).want(t, 200, "the value under <bdi>email</bdi> in their metadata", "Did you mean", "<bdi>&#34;x&#34;</bdi>")
 	s.get(t, ordersOf("ann smith")).want(t, 200, ">Found by customer<", "4 orders", `<a href="/console/orders?q=customer%3A%22ann&#43;smith%22"><bdi>ann smith</bdi></a>`)
+	s.get(t, ordersOf("SO-1, o-999")).want(t, 200, "Not found: o-999.", "<bdi>SO-1</bdi>")
 	for typed, id := range map[string]string{tricky: tricky, `"../o ""><img src=x>"`: tricky, "o1": "o1", "bi": "big"} { // as it is, in quotes, and the only match
 		if to := s.get(t, ordersOf(typed)).want(t, 303).header.Get("Location"); to != "/console/order?"+(url.Values{"id": {id}}).Encode() {
 			t.Errorf("%s leads to %s", typed, to)
@@ -207,6 +214,10 @@ func TestOrdersPageByPage(t *testing.T) {
 	if all := append(append(first.found(), second.found()...), third.found()...); len(all) != 120 || all[0] != "p119" || all[119] != "p000" {
 		t.Errorf("%d orders: %q", len(all), all)
 	}
+	many := s.get(t, "/console/bulk?verb=resume&hold=paused").want(t, 200, "Resume 121 orders?", "And 21 others.", ">Show all 121<").fieldsOf()
+	s.post(t, "/console/bulk", many).want(t, 200, "Resume 121 orders?", "And 21 others.")
+	many.Set("every", "yes")
+	s.post(t, "/console/bulk", many).want(t, 200, "Resume 121 orders?", "!others")
 	if again := s.get(t, third.link(t, "First page")).found(); again[0] != "meanwhile" {
 		t.Errorf("the first page begins with %q", again[0])
 	}

@@ -226,7 +226,7 @@ func (c *chapter) tellResult(o *client.Order, calls []*client.Call) {
 		c.Mark = map[fsm.State]string{fsm.Completed: "done"}[state]
 		if m := c.Entries[0].Move; state == fsm.Failed && m != nil {
 			c.Mark = "failed"
-			c.say(visible(inWords(m.Reason)))
+			c.say(visible(codeInWords(m.Reason)))
 		}
 	case c.left == "" || c.state == client.StatusPending:
 	case c.left == client.Status(next) || state.Undoing():
@@ -234,10 +234,10 @@ func (c *chapter) tellResult(o *client.Order, calls []*client.Call) {
 		c.say(c.doneTo(o) + c.how(calls))
 	case last.Outcome == client.CallOutcomeRefused:
 		c.Mark = "failed"
-		c.say(strings.TrimSuffix(fmt.Sprintf("Refused: %s, %s", visible(last.Code), visible(strings.TrimRight(last.Detail, "."))), ", "))
+		c.say(strings.TrimSuffix(fmt.Sprintf("Refused: %s, %s", visible(codeInWords(last.Code)), visible(strings.TrimRight(last.Detail, "."))), ", "))
 	case c.why != "":
 		c.Mark = "failed"
-		c.say("Refused: " + visible(inWords(c.why)))
+		c.say("Refused: " + visible(codeInWords(c.why)))
 	default:
 		c.say("It was stopped")
 	}
@@ -261,12 +261,8 @@ func (c *chapter) doneTo(o *client.Order) string {
 	}[c.state]
 }
 
-// goodsOf says what of an order can be reserved: not its tax, shipping, fees and discounts.
-func goodsOf(o *client.Order) string {
-	goods := *o
-	goods.Lines = slices.DeleteFunc(slices.Clone(o.Lines), func(l client.Line) bool { return l.Kind != "" })
-	return visible(goods.What())
-}
+// goodsOf says what of an order can be reserved.
+func goodsOf(o *client.Order) string { return visible(o.What()) }
 
 // how says how an effect is known to have happened once, after more than one call.
 func (c *chapter) how(calls []*client.Call) string {

@@ -3,6 +3,7 @@ package console
 import (
 	"fmt"
 	"maps"
+	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -24,10 +25,10 @@ func (q *ofOrder) track() error {
 			continue
 		}
 		item, err := q.api.GetInventory(q.r.Context(), line.Item)
-		if err != nil {
+		if err != nil && !hasStatus(err, http.StatusNotFound) { // a provider may have its stock
 			return err
 		}
-		if item.Tracked {
+		if err == nil && item.Tracked {
 			q.tracked[line.Item] = true
 		}
 	}

@@ -98,6 +98,8 @@ func (a *verb) doneTo(o *client.Order) string {
 	switch {
 	case a.Name == "cancel" && o.Status == client.StatusCanceled:
 		return "The order is canceled."
+	case a.Name == "retry" && a.failed(o):
+		return "The order was retried, and has failed again."
 	case last.State == client.CaptureStateDone:
 		return "The " + a.Name + " is done."
 	case a.failed(o):
@@ -117,8 +119,10 @@ func (a *verb) last(o *client.Order) (last operation) {
 	return last
 }
 
-// failed reports whether the newest operation of this kind has failed.
-func (a *verb) failed(o *client.Order) bool { return a.last(o).State == client.CaptureStateFailed }
+// failed reports whether the newest operation of this kind has failed, or the order that was retried.
+func (a *verb) failed(o *client.Order) bool {
+	return a.last(o).State == client.CaptureStateFailed || a.Name == "retry" && o.Status == client.StatusFailed
+}
 
 func verbByName(verbs []*verb, name string) *verb {
 	if i := slices.IndexFunc(verbs, func(a *verb) bool { return a.Name == name }); i >= 0 {

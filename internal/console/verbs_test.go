@@ -97,7 +97,9 @@ func TestWrongForms(t *testing.T) {
 	s := setup(t)
 	s.order(t, "o", "completed", "")
 	s.get(t, "/console/order/refund?id=o").want(t, 200, "!into stock") // it is not tracked
-	s.sql(t, `UPDATE inventory SET tracked = true, on_hand = 9`)
+	s.sql(t, `UPDATE inventory SET item = 'other'`)
+	s.get(t, "/console/order/refund?id=o").want(t, 200, "!into stock") // a provider has it
+	s.sql(t, `UPDATE inventory SET item = 'i', tracked = true, on_hand = 9`)
 	const refund = "/console/order/refund?id=o&preview=yes"
 	for form, want := range map[string]string{"amount=x": "wrong-amount", "all=yes&restock=some": "wrong-restock", "amount=1.234": "wrong-amount"} {
 		s.get(t, refund+"&"+form).want(t, 422, "Show what will change", `aria-describedby="`+want+" help-", `value="`+form[strings.LastIndex(form, "=")+1:])
@@ -283,7 +285,7 @@ func TestBulk(t *testing.T) {
 	s.get(t, "/console/bulk").want(t, 200, "Many orders", `<option value="cancel"`, `!<option value="step-result"`)
 
 	look := s.post(t, "/console/bulk", url.Values{"verb": {"cancel"}, "ids": {"a\r\n b \r\n\r\nb\r\ndone"}, "id": {"c", "<i>none"}})
-	look.want(t, 200, "Cancel 3 orders?", "Not possible for 2", "&lt;i&gt;none", "not_applicable", "not_found", "!<i>none")
+	look.want(t, 200, "Cancel 3 orders?", "Left out: 2 orders", "&lt;i&gt;none", "not_applicable", "not_found", "!<i>none")
 	s.are(t, "pending", "a", "b", "c")
 
 	form := look.fill("confirm", "yes", "reason", "the shop is closed")
@@ -304,7 +306,7 @@ func TestBulk(t *testing.T) {
 	if again.Get("id") != "done" || again.Has("requestId") || again.Has("confirm") {
 		t.Errorf("the others are tried again with %v", again)
 	}
-	s.post(t, "/console/bulk", again).want(t, 200, "Not possible for 1", "None of these orders can be canceled.", `!name="confirm"`)
+	s.post(t, "/console/bulk", again).want(t, 200, "Left out: 1 order", "None of these orders can be canceled.", `!name="confirm"`)
 }
 
 // TestBulkVerbs asks each verb of two orders that allow it and one that does not.
@@ -330,7 +332,7 @@ func TestBulkVerbs(t *testing.T) {
 		if c.verb == "refund" {
 			form["id"] = append(ids, "lacking") // the order that has ended can be refunded
 		}
-		page := s.post(t, "/console/bulk", form).want(t, 200, c.button+"?", strings.Replace(c.button, "2 orders", "<span data-ticked>2 orders</span></span></button>", 1), "Not possible for 1", c.afterwards)
+		page := s.post(t, "/console/bulk", form).want(t, 200, c.button+"?", strings.Replace(c.button, "2 orders", "<span data-ticked>2 orders</span></span></button>", 1), "Left out: 1 order", c.afterwards)
 		s.post(t, "/console/bulk", page.fill("confirm", "yes", "reason", " ")).want(t, 200, `role="alert"`, "/console/")
 		s.count(t, 0, `SELECT count(*) FROM books.transitions WHERE verb = '`+c.verb+`' AND actor = 'local'`)
 		confirmed := page.fill("confirm", "yes", "reason", "seen by hand")
@@ -379,7 +381,7 @@ func TestBulkOfMany(t *testing.T) {
 		return s.post(t, "/console/bulk", url.Values{"verb": {"pause"}, "ids": {strings.Join(ids, "\n")}})
 	}
 	pause(append(ids, "one more")...).want(t, 200, "At most 1,000 orders")
-	form := pause(ids...).want(t, 200, "Pause 2 orders?", "Not possible for 998", "<td>paused").fill("confirm", "yes", "reason", "too many")
+	form := pause(ids...).want(t, 200, "Pause 2 orders?", "Left out: 998 orders", "<td>paused").fill("confirm", "yes", "reason", "too many")
 	form["id"] = ids
 	s.get(t, s.post(t, "/console/bulk", form).want(t, 303).header.Get("Location")).want(t, 200, "Pause 2 orders", "<strong>998</strong> refused")
 }
@@ -391,7 +393,7 @@ func TestLookingAgain(t *testing.T) {
 	s.doubt(t, "a")
 	s.doubt(t, "b")
 	form := s.post(t, "/console/bulk", url.Values{"verb": {"retry"}, "id": {"a", "b"}}).
-		want(t, 200, "Not possible for 2", "Show what will change").fill("policy", "active")
+		want(t, 200, "Left out: 2 orders", "Show what will change").fill("policy", "active")
 	s.post(t, "/console/bulk", form).want(t, 200, "Retry 2 orders?", `!name="refused"`)
 	form.Set("confirm", "yes")
 	s.post(t, "/console/bulk", form).want(t, 200, "Many orders")

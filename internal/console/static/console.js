@@ -241,7 +241,7 @@ main.addEventListener("change", ({ target }) => {
 // countTicked says how many rows are chosen, in the button that acts on them, and their amounts.
 function countTicked() {
   for (const place of main.querySelectorAll("[data-ticked]")) {
-    const chosen = [...place.closest("form").querySelectorAll("tbody input:checked")], before = place.dataset.ticked;
+    const chosen = [...place.closest("form").querySelectorAll("tbody input:checked, input[type=hidden][data-money]")], before = place.dataset.ticked;
     const orders = `${chosen.length.toLocaleString("en")} ${chosen.length === 1 ? "order" : "orders"}`;
     place.textContent = before && !chosen.length ? "" : before + orders;
     if (!before) place.closest("button").disabled = !chosen.length;

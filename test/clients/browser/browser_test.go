@@ -20,7 +20,7 @@ var screens = []struct {
 	{"approvals", "/console/attention?hold=approval", []string{"waits-1", "Approve"}},
 	{"runbook", "/console/runbook", []string{"Runbook"}},
 	{"orders", "/console/orders?q=item:lamp", []string{"done-1", "Action for selected orders", "Keep this search"}},
-	{"orders found", "/console/orders?q=status:failed+item:declined", []string{"declined-1", "card_declined"}},
+	{"orders found", "/console/orders?q=status:failed+item:declined", []string{"declined-1", "the card was declined"}},
 	{"no orders found", "/console/orders?q=item:nothing", []string{"No orders found"}},
 	{"completed order", "/console/order?id=done-1", []string{"12.50", "one is broken", "Deliveries"}},
 	{"failed order", "/console/order?id=declined-1", []string{"the bank says no", "Retry"}},
