@@ -16,7 +16,7 @@ var searchOrdersOperation = failing(huma.Operation{
 	Description: "Finds the order with this id; then those whose id begins with the term, and those whose customer, provider's reference, " +
 		"or value of a searchable metadata key is the term, newest first. If there are none, it tries the term in lower and in upper case, " +
 		"and then looks inside the newest 10,000 orders: for a term of 3 characters or more as a part of any of these (matched is part; of metadata, a value with all of its words), " +
-		"whatever the case of letters from A to Z, and as an amount, such as 417, 417.00, 417,00, $417 or 417 EUR (in this currency). nextCursor looks inside older ones. If there are none, either, and the term is no amount, it does all this with each of the words of the term that have 3 characters and a digit, or else with the whole term, " +
+		"whatever the case of letters from A to Z, and as an amount, such as 417, 417.00, 417,00, $417 or 417 EUR (in this currency); all but the first are only that. nextCursor looks inside older ones. If there are none, either, and the term is no amount, it does all this with each of the words of the term that have 3 characters and a digit, or else with the whole term, " +
 		"without the punctuation around them: \"order #49456, 49457.\" finds both; notFound has those that no order has. An order is listed once.",
 }, "invalid_parameter", "unavailable", "internal")
 

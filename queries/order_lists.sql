@@ -276,11 +276,11 @@ ORDER BY f.place, f.order_id, f.key, f.order_no DESC;
 
 -- name: OrdersSearchParts :one
 -- Looks inside the newest orders before a number, as many as looks: for a part of an id, a customer, a reference or a
--- value of metadata under one of the keys with all words in it, whatever the case of its letters from A to Z, or for an amount, of any currency if it is empty. No index has
+-- value of metadata under one of the keys with all words in it, whatever the case of its letters from A to Z, or for an amount, of any currency if it is empty; without a term, only for that. No index has
 -- parts, and one that had would slow admissions down. places says where each order has it. since is when the oldest one
 -- was created, last its number. coalesce keeps the planner from the indexes of references, which begin with those.
 WITH sought AS MATERIALIZED (
-  SELECT lower(g.term COLLATE "C") AS term, nullif(g.amount, '')::numeric AS amount, g.currency,
+  SELECT nullif(lower(g.term COLLATE "C"), '') AS term, nullif(g.amount, '')::numeric AS amount, g.currency,
     ARRAY(SELECT '%' || lower(w.word COLLATE "C") || '%' FROM unnest(@words::text[]) AS w(word)) AS words
   FROM (SELECT @term::text AS term, @amount::text AS amount, @currency::text AS currency) AS g
 ), newest AS MATERIALIZED (
@@ -295,15 +295,15 @@ WITH sought AS MATERIALIZED (
   SELECT min(n.order_no) AS first, max(n.order_no) AS last, min(n.created_at) AS since, count(*) AS looked FROM newest AS n
 ), referred AS (
   SELECT c.order_no, 'chargeReference' AS place FROM pawl.charges AS c
-  WHERE c.order_no >= (SELECT s.first FROM span AS s) AND c.order_no <= (SELECT s.last FROM span AS s)
+  WHERE (SELECT p.term FROM sought AS p) <> '' AND c.order_no >= (SELECT s.first FROM span AS s) AND c.order_no <= (SELECT s.last FROM span AS s)
     AND strpos(lower(coalesce(c.reference, '')), (SELECT p.term FROM sought AS p)) > 0
   UNION ALL
   SELECT r.order_no, 'reservationReference' FROM pawl.reservations AS r
-  WHERE r.order_no >= (SELECT s.first FROM span AS s) AND r.order_no <= (SELECT s.last FROM span AS s)
+  WHERE (SELECT p.term FROM sought AS p) <> '' AND r.order_no >= (SELECT s.first FROM span AS s) AND r.order_no <= (SELECT s.last FROM span AS s)
     AND r.line = 1 AND strpos(lower(coalesce(r.reference, '')), (SELECT p.term FROM sought AS p)) > 0
   UNION ALL
   SELECT u.order_no, u.kind || 'Reference' FROM pawl.charge_operations AS u
-  WHERE u.order_no >= (SELECT s.first FROM span AS s) AND u.order_no <= (SELECT s.last FROM span AS s)
+  WHERE (SELECT p.term FROM sought AS p) <> '' AND u.order_no >= (SELECT s.first FROM span AS s) AND u.order_no <= (SELECT s.last FROM span AS s)
     AND strpos(lower(coalesce(u.reference, '')), (SELECT p.term FROM sought AS p)) > 0
   UNION ALL
   SELECT d.order_no, 'disputeReference' FROM pawl.disputes AS d

@@ -335,10 +335,11 @@ func (p *bulkPage) Rows() []client.BulkResult {
 // Others are included as well.
 func (p *bulkPage) Others() []client.BulkResult { return p.Would[len(p.Rows()):] }
 
-// WhyNot has the reasons to leave orders out.
+// WhyNot has the first reasons to leave orders out.
 func (p *bulkPage) WhyNot() (all []string) {
+	const most = 5
 	for _, r := range p.Not {
-		if why := sentence(r.Detail); !slices.Contains(all, why) {
+		if why := sentence(r.Detail); len(all) < most && !slices.Contains(all, why) {
 			all = append(all, why)
 		}
 	}

@@ -207,7 +207,7 @@ func TestWaits(t *testing.T) {
 				"), by itself. If its retries are used up before one succeeds, it needs a person. Tries that can’t reach the provider do not count.|Nobody needs to do anything.|The customer may have been charged 8 USD, but not twice: all tries have the same key."},
 		{client.Order{Status: "confirming", Hold: "callback", ResumesAt: far}, client.Transition{Verb: "callback"}, client.Call{},
 			"Waits for the provider’s answer to the confirmation|The provider has accepted the request, and will report the result. It has waited since " + minute(past) + " (7 min ago).|" +
-				"The order goes on with that report. Without one, Pawl asks the provider in 25 h (" + far.UTC().Format("Mon 2 Jan 15:04 UTC") + ").|Nobody needs to do anything.|The customer was charged 8 USD."},
+				"The order goes on with the provider’s report. Without one, Pawl asks the provider in 25 h (" + far.UTC().Format("Mon 2 Jan 15:04 UTC") + ").|Nobody needs to do anything.|The customer was charged 8 USD."},
 		{client.Order{Status: "charging", Hold: "callback", ResumesAt: soon, Action: map[string]any{"type": "use_stripe_sdk"}}, client.Transition{Verb: "callback"}, client.Call{},
 			"Waits for the customer, who must confirm the payment|As a rule, they do that with their bank (3-D Secure). It has waited since " + minute(past) + " (7 min ago).|The order goes on by itself once they have. If not, Pawl asks the provider in 1 min (" +
 				minute(soon) + ").|Only the customer can do something: confirm the payment.|Until then nothing is charged."},

@@ -38,6 +38,14 @@ func mark(i client.Item) [2]string {
 	return [2]string{"sold out", "attention"}
 }
 
+// restockOf is the order that units came back from, with a refund; empty: it was another change.
+func restockOf(m client.Movement) (orderID string) {
+	if m.Kind == client.MovementKindRestock {
+		_, orderID, _ = strings.Cut(m.RequestID, " of ")
+	}
+	return orderID
+}
+
 // holdersURL is the list of the orders under way for an item, which hold units of it or are about to.
 func holdersURL(item string) string { return ordersURL("status:open item:" + quoted(item)) }
 

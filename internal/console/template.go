@@ -74,6 +74,7 @@ var functions = template.FuncMap{
 	"capturable":  capturable,
 	"holdersURL":  holdersURL,
 	"mark":        mark,
+	"restockOf":   restockOf,
 	"duration":    duration,
 	"atLeast":     atLeast,
 	"count":       count,

@@ -42,6 +42,7 @@ func TestOrderWithLines(t *testing.T) {
 	s.post(t, refund, seen.fill("reason", "broken")).want(t, 303)
 	s.get(t, "/console/order?id=basket").want(t, 200, ">8.90<small>, 1 × <bdi>&lt;tea&gt;</bdi></small><small>, 1 × <bdi>by air</bdi></small><small>, 1 back in stock<", "All items: sold, 1 back in stock",
 		`>2 <small>1 refunded: 4.00</small><`, `>1 <small>1 refunded: 4.90</small><`)
+	s.get(t, "/console/item?item=%3Ctea%3E").want(t, 200, `came back with a refund of <a href="/console/order?id=basket">`)
 	s.get(t, refund).want(t, 200, "1 of 2 left to refund. 4.00 USD each.", "8.90 USD was refunded before", "by air, 4.90 USD <small id=\"help-line3\">0 of 1 left.", `!name="line3"`)
 }
 

@@ -39,7 +39,7 @@ func waitsFor(o *client.Order, moves []client.Transition, calls []client.Call) *
 	case client.OrderHoldCallback:
 		w.Title = "Waits for the provider’s answer to " + theStep[o.Status]
 		w.Why = markup("The provider has accepted the request, and will report the result.%s", waited(held.At))
-		w.Next = markup("The order goes on with that report. Without one, Pawl asks the provider %s.", when(o.ResumesAt))
+		w.Next = markup("The order goes on with the provider’s report. Without one, Pawl asks the provider %s.", when(o.ResumesAt))
 		if o.Action != nil {
 			w.Title, w.Act = "Waits for the customer, who must confirm the payment", "Only the customer can do something: confirm the payment."
 			w.Why = markup("As a rule, they do that with their bank (3-D Secure).%s", waited(held.At))

@@ -175,8 +175,9 @@ func (r *Reader) lookInside(ctx context.Context, p db.OrdersSearchPartsParams, f
 			found.Missing = append(found.Missing, term)
 			continue
 		}
-		p.Term = term
-		if p.Words = strings.FieldsFunc(likely.Replace(term), separates); len(p.Words) == 0 {
+		if p.Term = term; p.Amount != "" && !isNumber(term) {
+			p.Term, p.Keys = "", nil // no part of a name
+		} else if p.Words = strings.FieldsFunc(likely.Replace(term), separates); len(p.Words) == 0 {
 			p.Words = []string{likely.Replace(term)}
 		}
 		inside, err := Read(ctx, r, r.query.OrdersSearchParts, p)
@@ -202,6 +203,9 @@ func (r *Reader) lookInside(ctx context.Context, p db.OrdersSearchPartsParams, f
 }
 
 var anAmount = regexp.MustCompile(`^(?:\p{Sc}|([A-Za-z]{3}))? ?([0-9]{1,19}|[0-9]{1,3}(?:,[0-9]{3}){1,5})(?:\.([0-9]{1,4})|,([0-9]{1,2}))? ?(?:\p{Sc}|([A-Za-z]{3}))?$`)
+
+// isNumber reports whether a term may be a part of a name, as well as an amount.
+func isNumber(term string) bool { return strings.Trim(term, "0123456789") == "" }
 
 // amountOf is the amount that a term may be, such as 417, 417,00, $1,417.00 or 417 EUR, and its currency, if it has the code
 // of one; otherwise empty.
