@@ -149,7 +149,8 @@ var codeWords = map[string]string{
 	"policy_unusable": "the policy can't be used", "retry_after": "the provider asks to wait", "card_declined": "the card was declined",
 	"expired_card": "the card has expired", "insufficient_funds": "there is not enough money on the card", "out_of_stock": "out of stock",
 	"rejected": "a person rejected it", "deadline_exceeded": "its deadline has passed", "unseen": "the provider does not know it",
-	"not_seen": "the provider does not know it",
+	"not_seen": "the provider does not know it", "stolen_card": "the card was reported stolen", "lost_card": "the card was reported lost",
+	"do_not_honor": "the bank refuses the card", "generic_decline": "the bank refuses the card", "incorrect_cvc": "the security code of the card is wrong",
 }
 
 // timeAt is a time by the clock, in UTC.

@@ -128,6 +128,8 @@ func (s *session) search(ctx context.Context, term string, limit int) error {
 	}
 	switch {
 	case s.format != output.Table:
+	case len(found.NotFound) > 0:
+		fmt.Fprintln(s.out, "not found: "+strings.Join(found.NotFound, ", "))
 	case found.More:
 		fmt.Fprintln(s.out, "and more: use a longer term")
 	case found.NextCursor != "":
