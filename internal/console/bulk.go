@@ -180,7 +180,10 @@ func (v *visit) readBulk() (p *bulkPage, confirmed bool, err error) {
 	}
 	get := form.Get
 	confirmed = !link && get("confirm") != ""
-	ids := slices.Concat(form["id"], form["ids"])
+	ids := slices.Clone(form["id"])
+	for _, pasted := range form["ids"] {
+		ids = append(ids, strings.ReplaceAll(pasted, ",", "\n"))
+	}
 	if !confirmed {
 		ids = append(ids, form["refused"]...) // the next dry run may allow them
 	}

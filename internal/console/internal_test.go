@@ -387,9 +387,6 @@ func TestDoubtIsTold(t *testing.T) {
 	o.Authorized = "8"
 	assert.Equal(t, p.Paid(), "The customer pays nothing: 8 USD was authorized, and is not any more.")
 	o.Authorized = ""
-	o.Refunds = []client.Refund{{State: client.RefundStatePending}}
-	undo[0].Call = &client.Call{Refund: 1, StartedAt: time.Now(), Outcome: "retry", Code: "connection_failed"}
-	assert.Equal(t, p.Delayed(), "the provider can't be reached; Pawl keeps trying")
 	o.Steps.Reserve = client.StepState{Undone: true, InDoubt: true}
 	assert.Equal(t, p.Goods(), "not reserved")
 	o.Status, o.InDoubt, o.Steps.Reserve = client.StatusReserving, true, client.StepState{}

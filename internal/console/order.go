@@ -161,21 +161,6 @@ func (p *orderPage) RefundedOfLines() []string {
 	return said
 }
 
-// Delayed says why money is still on its way back; empty: nothing is known to hold it up.
-func (p *orderPage) Delayed() string {
-	last := &client.Call{}
-	for _, e := range p.History.Entries {
-		if e.Call != nil && e.Call.Refund > 0 && e.Call.StartedAt.After(last.StartedAt) {
-			last = e.Call
-		}
-	}
-	unknown := func(r client.Refund) bool { return r.Code == "outcome_unknown" } // nothing more is sent for it
-	if last.Outcome != client.CallOutcomeRetry && last.Outcome != client.CallOutcomeUnknown || slices.ContainsFunc(p.Refunds, unknown) {
-		return ""
-	}
-	return answerTo(last) + "; Pawl keeps trying"
-}
-
 // Goods says whether the goods of the order are reserved.
 func (p *orderPage) Goods() string {
 	switch reserve := p.Steps.Reserve; {

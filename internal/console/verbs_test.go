@@ -284,7 +284,7 @@ func TestBulk(t *testing.T) {
 	s.order(t, "done", "completed", "")
 	s.get(t, "/console/bulk").want(t, 200, "Many orders", `<option value="cancel"`, `!<option value="step-result"`)
 
-	look := s.post(t, "/console/bulk", url.Values{"verb": {"cancel"}, "ids": {"a\r\n b \r\n\r\nb\r\ndone"}, "id": {"c", "<i>none"}})
+	look := s.post(t, "/console/bulk", url.Values{"verb": {"cancel"}, "ids": {"a,\r\n b \r\n\r\nb,done"}, "id": {"c", "<i>none"}})
 	look.want(t, 200, "Cancel 3 orders?", "Left out: 2 orders", "&lt;i&gt;none", "not_applicable", "not_found", "!<i>none")
 	s.are(t, "pending", "a", "b", "c")
 
