@@ -105,9 +105,9 @@ func TestCommands(t *testing.T) {
 		{"diagram --format png", exitUsage, `^$`},
 		{"migrate up --pg-bin /nonexistent --data-dir " + dataFolder(t), exitConfig, `^$`},
 		{"bogus", exitUsage, `^$`}, {"--bogus", exitUsage, `^$`}, {"serve --bogus", exitUsage, `^$`}, {"verify --bogus", exitUsage, `^$`},
-		{"serve twice", exitUsage, `^$`}, {"diagram svg", exitUsage, `^$`}, {"verify everything", exitUsage, `^$`}, {"load more", exitUsage, `^$`},
+		{"serve twice", exitUsage, `^$`}, {"diagram svg", exitUsage, `^$`}, {"verify everything", exitUsage, `^$`},
 		{"migrate", exitUsage, `^$`}, {"migrate sideways", exitUsage, `^$`}, {"migrate up now", exitUsage, `^$`},
-		{"--port many", exitUsage, `^$`}, {"serve --lease soon", exitUsage, `^$`}, {"load --orders few", exitUsage, `^$`},
+		{"--port many", exitUsage, `^$`}, {"serve --lease soon", exitUsage, `^$`},
 		{"orders", exitUsage, `^$`}, {"orders frobnicate", exitUsage, `^$`}, {"orders process order-1 --item widget", exitUsage, `^$`},
 		{"orders show", exitUsage, `^$`}, {"orders list --url nonsense", exitUsage, `^$`}, {"holds -o yaml", exitUsage, `^$`},
 		{"holds --url http://127.0.0.1:1", exitUnavailable, `^$`},
@@ -339,7 +339,7 @@ func TestCompletion(t *testing.T) {
 		assert.Contains(t, printed(t, "__complete", "orders", "list", flag, ""), value+"\n", flag, "is not completed")
 	}
 	for line, want := range map[string][]string{
-		"":         {"serve", "migrate", "verify", "load", "diagram"},
+		"":         {"serve", "migrate", "verify", "diagram"},
 		"migrate ": {"up", "down", "status"},
 		"serve --": {"--port", "--lease"},
 	} {

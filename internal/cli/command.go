@@ -65,7 +65,7 @@ func Command(pages fs.FS) *cobra.Command {
 		}
 		return usageError{errors.New(text + flagHint(cmd, err))}
 	})
-	root.AddCommand(serve, migrateCommand(), diagramCommand(), verifyCommand(), loadCommand(), simulateCommand(), policyCommand(),
+	root.AddCommand(serve, migrateCommand(), diagramCommand(), verifyCommand(), simulateCommand(), policyCommand(),
 		tokenCommand(), adoptCommand(), divideCommand(), archiveCommand(), doctorCommand(), demoCommand(), docsCommand(pages),
 		printCommand("openapi", "Print the API description (OpenAPI 3.1, YAML)", httpapi.Document))
 	root.AddCommand(remote.Commands()...)

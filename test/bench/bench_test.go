@@ -153,8 +153,12 @@ func TestStoredOrdersAreAsTheServiceLeavesThem(t *testing.T) {
 	s := start()
 	t.Cleanup(func() { _ = s.stop() })
 	// The service works on them, and its own proof of the books holds.
-	load := exec.CommandContext(t.Context(), service.binary, "load", "--url", "http://"+s.address, "--orders", "200", "--items", "10", "--database-url", d.url)
-	if out, err := load.CombinedOutput(); err != nil {
+	w := newWire(s.address, s.token, false, 0)
+	defer w.close()
+	for range 200 {
+		assert.NoError(t, w.process(10, false))
+	}
+	if out, err := exec.CommandContext(t.Context(), service.binary, "verify", "--database-url", d.url).CombinedOutput(); err != nil {
 		t.Errorf("%v: %s", err, out)
 	}
 }
