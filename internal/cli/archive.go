@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
-	"encoding/csv"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -31,19 +30,16 @@ func archiveCommand() *cobra.Command {
 	var cfg config
 	a := archive{}
 	cmd := &cobra.Command{
-		Use:   "archive --to DIR --older-than DURATION [--format csv]",
+		Use:   "archive --to DIR --older-than DURATION",
 		Short: "Write ended orders to files, and remove them from the database",
 		Long: "Writes each order that ended at least that long ago as a line of JSON, with its history and calls, and then has the\n" +
-			"database forget it. With --format csv, it is a record with a column for each field; a field that is no text is JSON.\n" +
+			"database forget it.\n" +
 			"A file, orders-NUMBER-ID.ndjson, has up to 1,000 orders; SHA256SUMS has the checksums (sha256sum -c).\n" +
 			"The orders of a file are removed once it is on the disk. The command can be interrupted and run again.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if a.dir == "" || a.olderThan < leastOrderRetention {
 				return usageError{errors.New("archive needs --to, and --older-than of at least 744h")}
-			}
-			if !slices.Contains(archiveFormats, a.format) {
-				return usageError{fmt.Errorf("--format must be one of %s", strings.Join(archiveFormats, ", "))}
 			}
 			return withDatabase(cmd, &cfg, func(pool *pg.Pool, _ string) error {
 				if err := os.MkdirAll(a.dir, 0o750); err != nil {
@@ -58,7 +54,6 @@ func archiveCommand() *cobra.Command {
 	}
 	cfg.addTo(cmd)
 	cmd.Flags().StringVar(&a.dir, "to", "", "directory of the files; created if it does not exist")
-	cmd.Flags().StringVar(&a.format, "format", archiveFormats[0], "format of the files: ndjson or csv")
 	cmd.Flags().DurationVar(&a.olderThan, "older-than", 0, "archive orders that ended at least this long ago, such as 9600h; at least 744h")
 	return cmd
 }
@@ -66,14 +61,11 @@ func archiveCommand() *cobra.Command {
 // leastOrderRetention is the least age of orders that pawl.mark_forgotten accepts.
 const leastOrderRetention = 31 * 24 * time.Hour
 
-var archiveFormats = []string{"ndjson", "csv"}
-
 // archive moves orders from the database to files.
 type archive struct {
 	pool      *pg.Pool
 	query     *db.Queries
 	dir       string
-	format    string // one of archiveFormats
 	olderThan time.Duration
 	removed   int64
 }
@@ -166,8 +158,7 @@ func (a *archive) remove(ctx context.Context, batch uuid.UUID) error {
 // pgx.ErrNoRows if no batch is open. Everything is read in one snapshot, in which no order of the batch was removed.
 //
 // The name of the file has the id of the batch, because other databases have batches with the same number. So a file
-// that was written before an interruption is replaced, and no other one is. One that was finished in another format is
-// enough.
+// that was written before an interruption is replaced, and no other one is.
 func (a *archive) write(ctx context.Context) (id uuid.UUID, err error) {
 	snapshot := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	err = pgx.BeginTxFunc(ctx, a.pool, snapshot, func(tx pgx.Tx) error {
@@ -177,11 +168,10 @@ func (a *archive) write(ctx context.Context) (id uuid.UUID, err error) {
 			return fmt.Errorf("look for a batch: %w", err)
 		}
 		id = batch.ID
-		name := fmt.Sprintf("orders-%08d-%s.", batch.BatchNo, id)
-		if slices.ContainsFunc(archiveFormats, func(format string) bool { return a.has(name + format) }) {
+		name := fmt.Sprintf("orders-%08d-%s.ndjson", batch.BatchNo, id)
+		if a.has(name) {
 			return nil
 		}
-		name += a.format
 		sum := sha256.New()
 		err = durably(filepath.Join(a.dir, name), func(w io.Writer) error {
 			return a.writeOrders(ctx, query, batch.OrderNos, io.MultiWriter(w, sum))
@@ -204,26 +194,13 @@ func (a *archive) writeOrders(ctx context.Context, query *db.Queries, numbers []
 	}
 	slices.SortFunc(rows, func(x, y orders.Order) int { return cmp.Compare(x.OrderNo, y.OrderNo) })
 	out := bufio.NewWriter(w) // and Flush returns the errors of all writes
-	table, columns := csv.NewWriter(out), httpapi.ArchiveColumns()
-	if a.format == "csv" {
-		_ = table.Write(columns)
-	}
 	for i := range rows {
 		line, err := archiveLine(ctx, query, &rows[i])
 		if err != nil {
 			return err
 		}
-		if a.format != "csv" {
-			_, _ = out.Write(line)
-			continue
-		}
-		record, err := httpapi.ArchiveRecord(columns, line)
-		if err != nil {
-			return fmt.Errorf("write order %q: %w", rows[i].OrderID, err)
-		}
-		_ = table.Write(record)
+		_, _ = out.Write(line)
 	}
-	table.Flush()
 	return out.Flush()
 }
 
