@@ -125,9 +125,8 @@ func TestWhatIsSent(t *testing.T) {
 	} {
 		assert.NoError(t, use.call(t.Context()), name)
 		key := sent.Header.Get("Idempotency-Key")
-		if sent.URL.RequestURI() != use.url || (use.key == "-") != (len(key) == len(NewID())) || use.key != "-" && key != use.key {
-			t.Errorf("%s: sent %s with the key %q", name, sent.URL.RequestURI(), key)
-		}
+		assert.True(t, sent.URL.RequestURI() == use.url && (use.key == "-") == (len(key) == len(NewID())) && (use.key == "-" || key == use.key),
+			name, "sent", sent.URL.RequestURI(), "with the key", key)
 		assert.Equal(t, sent.Header.Get("Authorization"), "Bearer pawl_x", name, "Authorization")
 	}
 }
@@ -139,12 +138,8 @@ func TestNew(t *testing.T) {
 		"localhost:3000": false, "ftp://shop.example": false, "http://": false, "https://ann:secret@shop.example": false, "https://shop.example/?a=b": false,
 	} {
 		c, err := New(address, Options{})
-		if (err == nil) != good || good && strings.HasSuffix(c.base, "/") {
-			t.Errorf("%s: %+v, %v", address, c, err)
-		}
-		if err != nil && strings.Contains(err.Error(), "secret") {
-			t.Error(err)
-		}
+		assert.True(t, (err == nil) == good && (!good || !strings.HasSuffix(c.base, "/")), address, c, err)
+		assert.True(t, err == nil || !strings.Contains(err.Error(), "secret"), err)
 	}
 }
 

@@ -56,9 +56,8 @@ func TestEdges(t *testing.T) {
 			for _, to := range States() {
 				i := slices.IndexFunc(written, func(e Edge) bool { return e.From == from && e.To == to })
 				event, ok := EventOf(from, to)
-				if ok != (i >= 0) || ok != Legal(from, to) || ok && event != written[i].Event {
-					t.Errorf("%s to %s: %q, %v", from, to, event, ok)
-				}
+				assert.True(t, ok == (i >= 0) && ok == Legal(from, to) && (!ok || event == written[i].Event),
+					from, "to", to, event, ok)
 			}
 		}
 	})
@@ -74,17 +73,13 @@ func TestStates(t *testing.T) {
 	t.Run("no way leads out of a final state but from failed to pending", func(t *testing.T) {
 		t.Parallel()
 		for _, e := range Edges() {
-			if e.From.Final() && e != (Edge{Failed, Pending, Redrive}) {
-				t.Errorf("%v", e)
-			}
+			assert.True(t, !e.From.Final() || e == (Edge{Failed, Pending, Redrive}), e)
 		}
 	})
 	t.Run("every state that is not final has a way to a final one", func(t *testing.T) {
 		t.Parallel()
 		for _, s := range States() {
-			if !s.Final() && !slices.ContainsFunc(reachable(s), State.Final) {
-				t.Errorf("%s does not end", s)
-			}
+			assert.True(t, s.Final() || slices.ContainsFunc(reachable(s), State.Final), s, "does not end")
 		}
 	})
 	t.Run("every state is reached from pending", func(t *testing.T) {
@@ -98,9 +93,8 @@ func TestStates(t *testing.T) {
 		t.Parallel()
 		for _, s := range States() {
 			final := s == Completed || s == Failed || s == Canceled
-			if s.Final() != final || s.Undoing() != (s == Releasing || s == Refunding) || !s.Known() {
-				t.Errorf("%s: final %v, undoing %v, known %v", s, s.Final(), s.Undoing(), s.Known())
-			}
+			assert.True(t, s.Final() == final && s.Undoing() == (s == Releasing || s == Refunding) && s.Known(),
+				s, "final", s.Final(), "undoing", s.Undoing(), "known", s.Known())
 		}
 		assert.True(t, !State("").Known() && !State("Pending").Known(), "another word is known")
 	})

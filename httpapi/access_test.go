@@ -108,9 +108,8 @@ func TestEveryOperationForEveryRole(t *testing.T) {
 			case !allowed && known:
 				wantForbidden(t, a, rule)
 			case !allowed:
-				if a.wantProblem(t, http.StatusUnauthorized, "unauthenticated"); !strings.HasPrefix(a.header.Get("WWW-Authenticate"), "Bearer") {
-					t.Errorf("%s with %s: %v", pattern, name, a.header)
-				}
+				a.wantProblem(t, http.StatusUnauthorized, "unauthenticated")
+				assert.True(t, strings.HasPrefix(a.header.Get("WWW-Authenticate"), "Bearer"), pattern, "with", name, a.header)
 			}
 		}
 	}
@@ -160,9 +159,8 @@ func TestEveryRuleHasARoute(t *testing.T) {
 	t.Parallel()
 	s := newServer(nil, Config{Metrics: http.NotFoundHandler(), Console: func(http.Handler) http.Handler { return http.NotFoundHandler() }})
 	for _, pattern := range patterns(&bundle{api: s}) {
-		if _, found := s.mux.Handler(requestFor(t, pattern, nil)); found != pattern {
-			t.Errorf("the rule for %s is for no route, but %s", pattern, found)
-		}
+		_, found := s.mux.Handler(requestFor(t, pattern, nil))
+		assert.Equal(t, found, pattern, "the rule is for another route than it says")
 	}
 	defer func() {
 		assert.True(t, recover() != nil, "a route without a rule is served")
@@ -260,9 +258,8 @@ func TestDenialsAreLogged(t *testing.T) {
 		times := b.count(t, `SELECT coalesce(sum(times), 0) FROM books.access_log WHERE `+where)
 		assert.True(t, rows != 0 && rows <= 2 && times == 20, where, rows, "rows of", times, "denials")
 	}
-	if n := b.count(t, `SELECT count(*) FROM access_log AS l WHERE strpos(l::text, $1) > 0`, sent["submit"][len("Bearer pawl_")+10:]); n != 0 {
-		t.Error("a token is in the log")
-	}
+	n := b.count(t, `SELECT count(*) FROM access_log AS l WHERE strpos(l::text, $1) > 0`, sent["submit"][len("Bearer pawl_")+10:])
+	assert.Equal(t, n, 0, "a token is in the log")
 }
 
 type callerShape struct {
@@ -314,9 +311,8 @@ func TestWhoAmIOnAnOpenService(t *testing.T) {
 	t.Parallel()
 	api, forOperations := NewWithOperations(nil, Config{})
 	here := whoAmI(t, api, fromHere)
-	if here.Name != "local" || !slices.Equal(here.Roles, access.AllRoles) || !here.Open || !slices.Contains(here.Operations, "listOrders") {
-		t.Errorf("%+v", here)
-	}
+	assert.True(t, here.Name == "local" && slices.Equal(here.Roles, access.AllRoles) && here.Open && slices.Contains(here.Operations, "listOrders"),
+		here)
 	for handler, may := range map[http.Handler]bool{api: false, forOperations: true} {
 		if c := whoAmI(t, handler, fromHere); slices.Contains(c.Operations, "createWebhookEndpoint") != may {
 			t.Errorf("an operation that only the address for operations has: %v", c.Operations)
@@ -325,9 +321,8 @@ func TestWhoAmIOnAnOpenService(t *testing.T) {
 	elsewhere := whoAmI(t, api, "192.0.2.7:40000")
 	assert.True(t, elsewhere.Name == "anonymous" && slices.Equal(elsewhere.Operations, []string{"processOrder", "getOrder"}),
 		elsewhere)
-	if c := whoAmI(t, api, fromHere, "X-Forwarded-For", "127.0.0.1"); len(c.Roles)+len(c.Operations) != 0 {
-		t.Errorf("through a proxy here: %+v", c)
-	}
+	c := whoAmI(t, api, fromHere, "X-Forwarded-For", "127.0.0.1")
+	assert.Equal(t, len(c.Roles)+len(c.Operations), 0, "through a proxy here", c)
 }
 
 // TestWhoAmIInABrowser: a cookie counts for what a page of the service asks.

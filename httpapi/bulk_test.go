@@ -104,9 +104,8 @@ func TestBulkAfterALostAnswer(t *testing.T) {
 		assert.True(t, out.Matched == 3 && out.Applied == 3 && slices.Equal(done, []string{"p2 true", "p3 true", "p4 true"}), out)
 	}
 	assert.Equal(t, b.count(t, `SELECT count(*) FROM books.transitions WHERE verb = 'cancel' AND request_id = 'r'`), 3, "rows")
-	if out := b.bulkOf(t, "cancel", `{"filter":{"hold":"attention"},"requestId":"other"}`); out.Matched != 0 {
-		t.Errorf("%+v", out)
-	}
+	out := b.bulkOf(t, "cancel", `{"filter":{"hold":"attention"},"requestId":"other"}`)
+	assert.Equal(t, out.Matched, 0, out)
 }
 
 // Whoever knows a verb for one order expects it for many.
@@ -139,9 +138,8 @@ func TestEveryVerbIsThereInBulk(t *testing.T) {
 		t.Parallel()
 		b, _ := withProvider(t)
 		for _, id := range []string{"one", "two"} {
-			if o := b.process(t, ask(id), "Prefer", "wait=10").wantStatus(t, 202); o.Hold != "callback" {
-				t.Errorf("%+v", o)
-			}
+			o := b.process(t, ask(id), "Prefer", "wait=10").wantStatus(t, 202)
+			assert.Equal(t, o.Hold, "callback", o)
 		}
 		b.asksTwice(t, orders.StepResult, `{"ids":["one","two"],"onBehalfOf":"ann","reason":"the provider lost its data","requestId":"r","step":"charge","outcome":"refused","code":"lost"}`)
 		for _, id := range []string{"one", "two"} {
@@ -158,9 +156,8 @@ func (b *bundle) asksTwice(t *testing.T, verb orders.Verb, body string) {
 		out := b.bulkOf(t, string(verb)+target, body)
 		assert.True(t, out.Matched == 2 && out.Applied == 2, target, out)
 	}
-	if n := b.count(t, `SELECT count(*) FROM books.transitions WHERE verb = $1 AND on_behalf_of = 'ann' AND request_id = 'r'`, verb); n != 2 {
-		t.Errorf("%d rows of history", n)
-	}
+	n := b.count(t, `SELECT count(*) FROM books.transitions WHERE verb = $1 AND on_behalf_of = 'ann' AND request_id = 'r'`, verb)
+	assert.Equal(t, n, 2, "rows of history")
 }
 
 // becomes waits until an order has a status and a hold.
@@ -334,9 +331,8 @@ func TestBulkRefunds(t *testing.T) {
 		a := b.call(t, "POST /api/bulk/"+target, list)
 		var out struct{ Totals []currencyTotal }
 		assert.NoError(t, json.Unmarshal([]byte(a.body), &out))
-		if len(out.Totals) != 1 || out.Totals[0].Orders != 2 || out.Totals[0].Amount != "22.50" || out.Totals[0].Currency != "USD" {
-			t.Errorf("%s", a.body)
-		}
+		assert.True(t, len(out.Totals) == 1 && out.Totals[0].Orders == 2 && out.Totals[0].Amount == "22.50" && out.Totals[0].Currency == "USD",
+			a.body)
 		var codes []string
 		for _, r := range b.bulkOf(t, target, list).Results { // again
 			codes = append(codes, strings.TrimSuffix(r.OrderID+" "+r.Code, " "))
@@ -370,9 +366,7 @@ func TestBulkRefunds(t *testing.T) {
 		`{"refunds":[` + strings.Repeat(`{"orderId":"a"},`, 1000) + `{"orderId":"a"}],"reason":"r","requestId":"x"}`: "/refunds",
 	} {
 		p := b.call(t, "POST /api/bulk/refund", body).wantProblem(t, 422, "invalid_input")
-		if len(p.Errors) != 1 || p.Errors[0].Pointer != pointer {
-			t.Errorf("%.100s: %+v", body, p.Errors)
-		}
+		assert.True(t, len(p.Errors) == 1 && p.Errors[0].Pointer == pointer, body, p.Errors)
 	}
 	b.call(t, "POST /api/bulk/cancel", `{"refunds":[{"orderId":"a"}]}`).wantProblem(t, 422, "invalid_input")
 	assert.Equal(t, b.count(t, `SELECT count(*) FROM books.refunds WHERE reason = 'r'`), 0, "refunds of faulty requests")

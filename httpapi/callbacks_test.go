@@ -27,9 +27,8 @@ func withProvider(t *testing.T) (b *bundle, path func() string) {
 	var last atomic.Value
 	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var call struct{ CallbackURL string }
-		if err := json.NewDecoder(r.Body).Decode(&call); err != nil {
-			t.Error(err)
-		}
+		err := json.NewDecoder(r.Body).Decode(&call)
+		assert.True(t, err == nil, err)
 		if call.CallbackURL != "" {
 			last.Store(call.CallbackURL)
 			w.WriteHeader(http.StatusAccepted)
@@ -94,9 +93,8 @@ func TestCallback(t *testing.T) {
 
 func (b *bundle) accepts(t *testing.T, a answer, body string) {
 	t.Helper()
-	if a.wantStatus(t, 200); a.body != body {
-		t.Errorf("%s, want %s", a.body, body)
-	}
+	a.wantStatus(t, 200)
+	assert.Equal(t, a.body, body)
 }
 
 func TestCallbackOfNobody(t *testing.T) {
@@ -112,9 +110,8 @@ func TestCalls(t *testing.T) {
 	b, path := withProvider(t)
 	b.process(t, body("orderId", `"o"`), "Prefer", "wait=10").wantStatus(t, 202)
 	b.call(t, "POST "+path(), `{"outcome":"done","reference":"ref-1","data":{"a":1}}`).wantStatus(t, 200)
-	if o := b.process(t, body("orderId", `"o"`)).wantStatus(t, 200); o.Status != "completed" {
-		t.Errorf("%+v", o)
-	}
+	o := b.process(t, body("orderId", `"o"`)).wantStatus(t, 200)
+	assert.Equal(t, o.Status, "completed", o)
 	assert.Contains(t, b.get(t, "/api/orders/o").body, `"charge":{"completed":true,"reference":"ref-1"}`)
 	page := b.get(t, "/api/orders/o/calls")
 	var got struct{ Calls []call }

@@ -80,9 +80,7 @@ func TestHosts(t *testing.T) {
 
 func allows(t *testing.T, what string, a answer, want bool) {
 	t.Helper()
-	if want && a.status != 200 {
-		t.Errorf("%s: %d %s", what, a.status, a.body)
-	}
+	assert.True(t, !want || a.status == 200, what, a.status, a.body)
 	if !want {
 		t.Log(what)
 		a.wantProblem(t, 421, "misdirected_request")
@@ -197,9 +195,8 @@ func TestOperationsHaveAnAddress(t *testing.T) {
 		{"/problems/internal", 200, 200}, {"/nothing", 404, 404},
 	} {
 		for handler, want := range map[http.Handler]int{api: c.callers, forOperations: c.operations} {
-			if a := (&bundle{api: handler}).get(t, c.path); a.status != want {
-				t.Errorf("%s: %d %s, want %d", c.path, a.status, a.body, want)
-			}
+			a := (&bundle{api: handler}).get(t, c.path)
+			assert.Equal(t, a.status, want, c.path, a.body)
 		}
 	}
 	eventually(t, "health says why, to those who run the service", func() bool {

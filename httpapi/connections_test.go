@@ -87,9 +87,8 @@ func TestTooManyRequests(t *testing.T) {
 	for range 3 * server.connections.spare {
 		conn := dial(t, address)
 		write(t, conn, askLivez)
-		if a := readAnswer(t, bufio.NewReader(conn)); a.status != 200 || a.header.Get("Connection") != "close" {
-			t.Fatal(a)
-		}
+		a := readAnswer(t, bufio.NewReader(conn))
+		assert.Require(t, a.status == 200 && a.header.Get("Connection") == "close", a)
 		conn = dial(t, address)
 		write(t, conn, request("o", ""))
 		readAnswer(t, bufio.NewReader(conn)).wantProblem(t, 503, "overloaded")
@@ -97,9 +96,8 @@ func TestTooManyRequests(t *testing.T) {
 	}
 	free()
 	for _, r := range busy {
-		if a := readAnswer(t, r); a.status != 200 {
-			t.Error(a)
-		}
+		a := readAnswer(t, r)
+		assert.Equal(t, a.status, 200, a)
 	}
 	conn := dial(t, address)
 	write(t, conn, askLivez)
@@ -159,9 +157,8 @@ func TestWhoMakesRoom(t *testing.T) {
 			}
 			comes := from(all, c.comes, len(open))
 			victim := all.admit(comes)
-			if (victim == nil) != (c.goes < 0) || c.goes >= 0 && victim != open[c.goes] || comes.spare != c.isSpare {
-				t.Errorf("%v goes, spare %v", victim, comes.spare)
-			}
+			assert.True(t, (victim == nil) == (c.goes < 0) && (c.goes < 0 || victim == open[c.goes]) && comes.spare == c.isSpare,
+				victim, "goes, spare", comes.spare)
 		})
 	}
 }
@@ -269,9 +266,8 @@ func TestPlacesToWait(t *testing.T) {
 	}
 	eventually(t, "a token has its half", func() bool { return taken() == 4 })
 	for _, target := range []string{forever, "/api/events?after=latest&wait=60"} {
-		if a := readAnswer(t, bufio.NewReader(send("greedy", wait(target)))); a.status != 200 {
-			t.Errorf("%s: %v", target, a)
-		}
+		a := readAnswer(t, bufio.NewReader(send("greedy", wait(target))))
+		assert.Equal(t, a.status, 200, target, a)
 	}
 	known := request("o", "Prefer: wait=60\r\n")
 	for range 2 {
@@ -318,7 +314,6 @@ func TestTurnsTakePlaces(t *testing.T) {
 	}
 	conn := dial(t, address)
 	write(t, conn, askLivez)
-	if a := readAnswer(t, bufio.NewReader(conn)); a.status != 503 {
-		t.Error(a)
-	}
+	a := readAnswer(t, bufio.NewReader(conn))
+	assert.Equal(t, a.status, 503, a)
 }

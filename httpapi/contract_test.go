@@ -74,9 +74,8 @@ func checkAnswer(t testing.TB, pattern string, a answer) {
 	t.Helper()
 	assert.True(t, a.header.Get("X-Request-Id") != "" && a.header.Get("X-Content-Type-Options") == "nosniff",
 		pattern, "headers", a.header)
-	if a.status >= 300 && a.status != http.StatusNotModified && a.status < 400 && pattern != "GET /{$}" {
-		t.Errorf("%s: redirects with %d", pattern, a.status)
-	}
+	assert.True(t, a.status < 300 || a.status == http.StatusNotModified || a.status >= 400 || pattern == "GET /{$}",
+		pattern, "redirects with", a.status)
 	if want, ok := unlisted[pattern]; ok {
 		checkUnlisted(t, pattern, want, a)
 		return
@@ -113,9 +112,8 @@ func checkAnswer(t testing.TB, pattern string, a answer) {
 	}
 	body := theContract().validate(t, at, a.body)
 	description, _ := response["description"].(string)
-	if code, is := body["code"].(string); is && !strings.Contains(description, code) {
-		t.Errorf("%s: %d with code %s; documented is %q", pattern, a.status, code, description)
-	}
+	code, is := body["code"].(string)
+	assert.True(t, !is || strings.Contains(description, code), pattern, a.status, "with code", code, "documented is", description)
 }
 
 func checkUnlisted(t testing.TB, pattern, want string, a answer) {
@@ -125,9 +123,8 @@ func checkUnlisted(t testing.TB, pattern, want string, a answer) {
 		want = "application/problem+json"
 		theContract().validate(t, []string{"components", "schemas", "Problem"}, a.body)
 	}
-	if got := a.header.Get("Content-Type"); want != "" && got != want {
-		t.Errorf("%s: %d is answered as %q", pattern, a.status, got)
-	}
+	got := a.header.Get("Content-Type")
+	assert.True(t, want == "" || got == want, pattern, a.status, "is answered as", got)
 }
 
 // checkHeaders finds headers with a meaning that are not documented.
@@ -297,9 +294,8 @@ func TestEveryOperationHasExamples(t *testing.T) {
 	}
 	for code, example := range dig(theContract().document, "components", "examples") {
 		text, _ := json.Marshal(dig(example)["value"])
-		if got := theContract().validate(t, []string{"components", "schemas", "Problem"}, string(text)); got["code"] != code {
-			t.Errorf("the example of %s: %s", code, text)
-		}
+		got := theContract().validate(t, []string{"components", "schemas", "Problem"}, string(text))
+		assert.True(t, got["code"] == code, "the example of", code, text)
 	}
 }
 
@@ -361,9 +357,8 @@ func TestVerification(t *testing.T) {
 	assert.True(t, got.State == "none" && got.Report == nil, "before the first one", got)
 	b.process(t, `{"orderId":"v-1","amount":"9.99","item":"lamp"}`).wantStatus(t, http.StatusOK)
 	started := b.call(t, "POST /api/verification", "")
-	if started.wantStatus(t, http.StatusAccepted); b.verified(t, started).StartedBy != "local" {
-		t.Errorf("started: %s", started.body)
-	}
+	started.wantStatus(t, http.StatusAccepted)
+	assert.Equal(t, b.verified(t, started).StartedBy, "local", "started", started.body)
 	right := b.proved(t)
 	if !right.Report.Right || right.Report.Orders["completed"] != 1 || right.Report.Money[0].Kept != "9.99" || right.Done != 2 || right.Total != 2 {
 		t.Errorf("report: %+v", right)

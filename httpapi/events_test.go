@@ -115,9 +115,7 @@ func TestEventsOfOrders(t *testing.T) {
 			got = append(got, typesOf(t, page.Events)...)
 		}
 		assert.Equal(t, got, want, query)
-		if page.NextCursor != cursor && !page.More {
-			t.Errorf("%s leads to %s, not to the end, %s", query, page.NextCursor, cursor)
-		}
+		assert.True(t, page.NextCursor == cursor || page.More, query, "leads to", page.NextCursor, "not to the end", cursor)
 	}
 	for _, query := range []string{"?after=17", "?after=1.2.3", "?type=order.frobnicated", "?wait=61"} {
 		b.get(t, "/api/events"+query).wantProblem(t, 422, "invalid_parameter")
@@ -239,13 +237,11 @@ func TestStreamOfEvents(t *testing.T) {
 	for target, code := range map[string]int{
 		"/api/events?after=1.5": 410, "/api/events?after=x": 422, "/api/events?frobnicate=1": 422, "/api/events?type=order.x": 422,
 	} {
-		if _, status, _ := askForStream(t, address, target); status != code {
-			t.Errorf("%s: %d", target, status)
-		}
+		_, status, _ := askForStream(t, address, target)
+		assert.Equal(t, status, code, target)
 	}
-	if _, status, _ := askForStream(t, address, "/api/events", "Last-Event-ID", page.NextCursor+"7"); status != http.StatusGone {
-		t.Errorf("a cursor of another history: %d", status)
-	}
+	_, status, _ := askForStream(t, address, "/api/events", "Last-Event-ID", page.NextCursor+"7")
+	assert.Equal(t, status, http.StatusGone, "a cursor of another history")
 }
 
 // TestStreamShowsLife: whoever hears nothing for long knows that the stream is still there, and where it is.
@@ -297,9 +293,8 @@ func TestTooManyStreams(t *testing.T) {
 	assert.True(t, status == http.StatusServiceUnavailable && head.Get("Retry-After") != "", status, head)
 	conn := dial(t, address)
 	write(t, conn, askLivez)
-	if a := readAnswer(t, bufio.NewReader(conn)); a.status != 200 {
-		t.Error(a)
-	}
+	a := readAnswer(t, bufio.NewReader(conn))
+	assert.Equal(t, a.status, 200, a)
 	streams[0].Close() // which is seen by a sign of life
 	eventually(t, "there is a place again", func() bool {
 		_, status, _ := askForStream(t, address, "/api/events")
@@ -337,9 +332,8 @@ func TestStreamOfOneWhoDoesNotRead(t *testing.T) {
 	eventually(t, "all write, and none reads", func() bool { return api.catchUps.taken() == listPlaces/2 && api.lists.taken() == 0 })
 	conn := dial(t, address)
 	write(t, conn, "GET /api/orders HTTP/1.1\r\nHost: localhost\r\n\r\n")
-	if a := readAnswer(t, bufio.NewReader(conn)); a.status != 200 {
-		t.Error(a)
-	}
+	a := readAnswer(t, bufio.NewReader(conn))
+	assert.Equal(t, a.status, 200, a)
 }
 
 // deaf asks for all events, and has room for few: those that both machines would buffer need not be made.

@@ -45,9 +45,8 @@ func TestPreference(t *testing.T) {
 		{[]string{"wait=-1", "wait=x", "wait=1.5", "wait=99999999999999999999", ",;=,"}, fallback, "", ""},
 	} {
 		p := preferenceOf(c.header, fallback)
-		if p.atMost != c.atMost || p.applied(true) != c.final || p.applied(false) != c.pending {
-			t.Errorf("%q: waits %s, applied %q and %q", c.header, p.atMost, p.applied(true), p.applied(false))
-		}
+		assert.True(t, p.atMost == c.atMost && p.applied(true) == c.final && p.applied(false) == c.pending,
+			c.header, "waits", p.atMost, "applied", p.applied(true), "and", p.applied(false))
 	}
 }
 
@@ -151,9 +150,8 @@ func TestAMistypedDryRunDoesNothing(t *testing.T) {
 		for _, query := range mistyped {
 			b.call(t, "POST "+target+"?"+query, body).wantProblem(t, 422, "invalid_parameter")
 		}
-		if a := b.call(t, "POST "+target+"?dryRun=true", body); a.status != 200 || !strings.Contains(a.body, `"dryRun":true`) {
-			t.Errorf("%s as a dry run: %s", target, a.body)
-		}
+		a := b.call(t, "POST "+target+"?dryRun=true", body)
+		assert.True(t, a.status == 200 && strings.Contains(a.body, `"dryRun":true`), target, "as a dry run", a.body)
 	}
 	b.process(t, ask("new"), "Prefer", "wait=60").wantStatus(t, 200)
 	b.call(t, "POST /api/orders/process?dryRun=true", ask("newer")).wantProblem(t, 422, "invalid_parameter")
@@ -240,9 +238,8 @@ func TestRepeatedOrdersWithOtherInput(t *testing.T) {
 		{"plain", `,"reservationTtl":61`, "/reservationTtl", ""},
 	} {
 		p := b.process(t, terms(c.orderID, c.more), "Prefer", "respond-async").wantProblem(t, 409, "order_conflict")
-		if len(p.Errors) != 1 || p.Errors[0].Pointer != c.differs || or(p.Errors[0].Stored, "none") != c.stored {
-			t.Errorf("%+v: %+v, stored %q", c, p.Errors, or(p.Errors[0].Stored, "none"))
-		}
+		assert.True(t, len(p.Errors) == 1 && p.Errors[0].Pointer == c.differs && or(p.Errors[0].Stored, "none") == c.stored,
+			c, p.Errors, "stored", or(p.Errors[0].Stored, "none"))
 	}
 	for _, same := range []string{"", timed, `,"metadata":{"b":"2","a":"é"}`, `,"startAt":"` + soon + `"`, `,"metadata":{}`} {
 		a := b.process(t, terms("timed", same), "Prefer", "respond-async")
@@ -458,9 +455,8 @@ func codesOf(t *testing.T, registry *prometheus.Registry, route string) string {
 			if family.GetName() == "http_server_request_duration_seconds" && labels["route"] == route {
 				codes = append(codes, labels["code"])
 			}
-			if family.GetName() == "http_server_requests_in_flight" && metric.GetGauge().GetValue() != 0 {
-				t.Errorf("%v: in flight for ever", labels)
-			}
+			assert.True(t, family.GetName() != "http_server_requests_in_flight" || metric.GetGauge().GetValue() == 0,
+				labels, "in flight for ever")
 		}
 	}
 	return strings.Join(codes, " ")

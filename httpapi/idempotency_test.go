@@ -198,9 +198,7 @@ func TestIdempotencyKeys(t *testing.T) {
 		{strings.Repeat("x", 255), strings.Repeat("x", 255)}, {strings.Repeat("x", 256), ""},
 	} {
 		key, err := idempotencyKey(http.Header{"Idempotency-Key": {c.given}})
-		if key != c.want && err == nil || (err == nil) != (c.want != "") {
-			t.Errorf("%q: %q, %v", c.given, key, err)
-		}
+		assert.True(t, (key == c.want || err != nil) && (err == nil) == (c.want != ""), c.given, key, err)
 	}
 	assert.True(t, assert.Err(idempotencyKey(http.Header{"Idempotency-Key": {"a", "a"}})) != nil, "two are taken for one")
 	key, err := idempotencyKey(http.Header{})
@@ -242,9 +240,8 @@ func TestWhoAsked(t *testing.T) {
 	as := func(name, request, body string, header ...string) answer {
 		return b.call(t, request, body, append(header, "Authorization", tokens[name])...)
 	}
-	if o := as("shop", "POST /api/orders/process", ask("o")).wantStatus(t, 200); o.SubmittedBy != "token:shop" {
-		t.Errorf("%+v", o)
-	}
+	o := as("shop", "POST /api/orders/process", ask("o")).wantStatus(t, 200)
+	assert.Equal(t, o.SubmittedBy, "token:shop", o)
 	b.waitsFor(t, "retry", "charging", "p")
 	as("shop", "POST /api/orders/p/pause", `{"actor":"cfo@shop.example","requestId":"r"}`).wantStatus(t, 202)
 	as("shop", "POST /api/orders/p/resume", `{"onBehalfOf":"cfo@shop.example"}`).wantProblem(t, 403, "forbidden")
@@ -259,9 +256,8 @@ func TestWhoAsked(t *testing.T) {
 	assert.True(t, who["pause"] == "token:shop for " && who["resume"] == "token:desk for maria" && who[""] == "system for ", who)
 	assert.Equal(t, b.count(t, `SELECT count(*) FROM books.stock_movements WHERE actor = 'token:shop' AND on_behalf_of IS NULL`), 1,
 		"movements")
-	if n := b.count(t, `SELECT count(*) FROM books.transitions WHERE order_id = 'p' AND (actor, on_behalf_of) = ('token:desk', 'maria')`); n != 1 {
-		t.Errorf("%d rows for maria", n)
-	}
+	n := b.count(t, `SELECT count(*) FROM books.transitions WHERE order_id = 'p' AND (actor, on_behalf_of) = ('token:desk', 'maria')`)
+	assert.Equal(t, n, 1, "rows for maria")
 }
 
 // TestKeysOfCallersDoNotCollide: two tokens use the same key for orders of their own.
@@ -274,9 +270,8 @@ func TestKeysOfCallersDoNotCollide(t *testing.T) {
 		}
 	}
 	b.process(t, ask("third"), "Idempotency-Key", "1", "Authorization", tokens["one"]).wantProblem(t, 422, "idempotency_key_reused")
-	if n := b.count(t, `SELECT count(*) FROM idempotency_keys AS k JOIN orders AS o ON o.submitted_by = k.principal WHERE k.key = '1'`); n != 2 {
-		t.Errorf("%d keys", n)
-	}
+	n := b.count(t, `SELECT count(*) FROM idempotency_keys AS k JOIN orders AS o ON o.submitted_by = k.principal WHERE k.key = '1'`)
+	assert.Equal(t, n, 2, "keys")
 }
 
 // Who used a key twice is told by which members the requests differ, and not what was in them.
@@ -308,9 +303,8 @@ func TestReusedKeySaysWhatDiffers(t *testing.T) {
 			c.second, "after", c.first, a.body)
 	}
 	b.call(t, "POST /api/orders/another/retry", `{}`, "Idempotency-Key", "verb")
-	if a := b.call(t, "POST /api/orders/another/cancel", `{}`, "Idempotency-Key", "verb"); !strings.Contains(a.body, "used a different verb") {
-		t.Error(a.body)
-	}
+	a := b.call(t, "POST /api/orders/another/cancel", `{}`, "Idempotency-Key", "verb")
+	assert.Contains(t, a.body, "used a different verb")
 }
 
 func TestMissingPreconditionsAreNamed(t *testing.T) {

@@ -29,9 +29,7 @@ func TestFailingProviders(t *testing.T) {
 			{Status: fsm.Charging, Hold: "retry", Route: "of another provider", Currency: "USD", Orders: 1, Amount: "1.00"},
 		},
 	})
-	if len(all) != 1 {
-		t.Fatalf("%+v", all)
-	}
+	assert.Require(t, len(all) == 1, all)
 	i := all[0]
 	assert.Equal(t, i.Step, "charge")
 	assert.Equal(t, i.Since.Unix(), first.Unix())

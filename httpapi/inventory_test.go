@@ -101,9 +101,8 @@ func TestInventoryPreconditions(t *testing.T) {
 		if i := b.stock(t, "last one", set, "If-None-Match", "*").wantStatus(t, 200); i.OnHand != 0 { // answered, not done again
 			t.Errorf("%+v", i)
 		}
-		if o := b.process(t, `{"orderId":"buys it too","amount":1,"item":"last one"}`).wantStatus(t, 200); o.Status != "failed" {
-			t.Errorf("there was one, and two were sold: %+v", o)
-		}
+		o := b.process(t, `{"orderId":"buys it too","amount":1,"item":"last one"}`).wantStatus(t, 200)
+		assert.Equal(t, o.Status, "failed", "there was one, and two were sold", o)
 	})
 	t.Run("any version is refused: it may be another than was counted", func(t *testing.T) {
 		t.Parallel()
@@ -119,9 +118,8 @@ func TestInventoryPreconditions(t *testing.T) {
 		b.stock(t, "fresh", `{"onHand":8}`, "If-None-Match", "*", "If-Match", "*").wantProblem(t, 412, "precondition_failed")
 		b.stock(t, "neither", `{"onHand":8}`, "If-None-Match", "*", "If-Match", "*").wantProblem(t, 412, "precondition_failed")
 		b.stock(t, "fresh", `{"onHand":8}`, "If-None-Match", `"1"`).wantProblem(t, 422, "invalid_parameter")
-		if i := b.get(t, "/api/inventory/fresh").wantStatus(t, 200); i.OnHand != 7 {
-			t.Errorf("%+v", i)
-		}
+		i := b.get(t, "/api/inventory/fresh").wantStatus(t, 200)
+		assert.Equal(t, i.OnHand, 7, i)
 	})
 	t.Run("no version is 412 for all but one who ask at once", func(t *testing.T) {
 		t.Parallel()
@@ -230,12 +228,10 @@ func TestHealth(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for _, target := range []string{"/health", "/livez"} {
-		if o := b.get(t, target).wantStatus(t, 200); o.Status != "ok" {
-			t.Errorf("%s: %+v", target, o)
-		}
-		if a := b.call(t, "HEAD "+target, ""); a.status != 200 {
-			t.Error(a)
-		}
+		o := b.get(t, target).wantStatus(t, 200)
+		assert.Equal(t, o.Status, "ok", target, o)
+		a := b.call(t, "HEAD "+target, "")
+		assert.Equal(t, a.status, 200, a)
 	}
 	b.get(t, "/metrics").wantProblem(t, 404, "unknown_route") // there are none to be served
 }
@@ -245,9 +241,8 @@ func TestHealthOfADatabaseThatIsNotMigrated(t *testing.T) {
 	b := setup(t)
 	b.get(t, "/health").wantStatus(t, 200)
 	b.exec(t, `DROP TABLE charge_operations CASCADE`)
-	if p := b.get(t, "/health").wantProblem(t, 503, "unavailable"); !strings.Contains(p.Detail, "not migrated") {
-		t.Errorf("%+v", p)
-	}
+	p := b.get(t, "/health").wantProblem(t, 503, "unavailable")
+	assert.Contains(t, p.Detail, "not migrated", p)
 	b.get(t, "/livez").wantStatus(t, 200)
 }
 
@@ -265,7 +260,6 @@ func TestHealthWaitsForADatabaseThatIsBusy(t *testing.T) {
 		return b.count(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query_start < now() - interval '3 s'`) > 0
 	})
 	assert.NoError(t, busy.Rollback(t.Context()))
-	if a := <-answers; a.status != 200 {
-		t.Errorf("%d: %s", a.status, a.body)
-	}
+	a := <-answers
+	assert.Equal(t, a.status, 200, a.body)
 }

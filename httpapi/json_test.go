@@ -88,9 +88,8 @@ func TestDecodeAccepts(t *testing.T) {
 			}
 			assert.Equal(t, in.Amount.String(), c.amount, "amount")
 			in.Amount = c.want.Amount
-			if got, want := fmt.Sprintf("%+v", *in), fmt.Sprintf("%+v", c.want); got != want {
-				t.Errorf("got  %s\nwant %s", got, want)
-			}
+			got, want := fmt.Sprintf("%+v", *in), fmt.Sprintf("%+v", c.want)
+			assert.Equal(t, got, want)
 		})
 	}
 }
@@ -283,9 +282,8 @@ func TestNamesThatCanBeTold(t *testing.T) {
 		"👩\u200da": "invisible_character", "1\u200d2": "invisible_character", "\u0915\u094d\u200d\u0937": "invisible_character",
 		"🏴\U000e0067\U000e007f": "invisible_character",
 	} {
-		if got, _ := checkVisible(text); got != want {
-			t.Errorf("%+q: %q, want %q", text, got, want)
-		}
+		got, _ := checkVisible(text)
+		assert.Equal(t, got, want, text)
 		assert.Equal(t, possible(text), (want == ""), text, "in a path")
 	}
 }
@@ -314,9 +312,8 @@ func TestDetailsOfFaults(t *testing.T) {
 		{body("completeBy", `"2020-02-29T01:00:00+01:00"`), "must be in the future, not 2020-02-29T00:00:00Z"},
 	} {
 		_, _, err := decodeInput([]byte(c.body), dollars, time.Now)
-		if p := problemOf(err); len(p.Errors) != 1 || p.Errors[0].Detail != c.detail {
-			t.Errorf("%.60s: %+v", c.body, p.Errors)
-		}
+		p := problemOf(err)
+		assert.True(t, len(p.Errors) == 1 && p.Errors[0].Detail == c.detail, c.body, p.Errors)
 	}
 	_, _, err := decodeInput([]byte("{\"orderId\":\"o\",\xff\"amount\":1}"), dollars, time.Now)
 	assert.Equal(t, problemOf(err).Detail, "the body is not valid UTF-8 at byte 15")

@@ -17,23 +17,20 @@ func TestLines(t *testing.T) {
 		a := b.process(t, body)
 		const want = `"currency":"USD","lines":[{"item":"tea","quantity":2,"amount":"12.50"},{"item":"<cup>","quantity":1,"amount":"5.00"},` +
 			`{"item":"by air","quantity":1,"amount":"4.90","kind":"shipping"},{"item":"spring","quantity":1,"amount":"-2.40","kind":"discount"}],"generation"`
-		if a.wantStatus(t, 200); !strings.Contains(a.body, want) || strings.Contains(a.body, `"quantity":4`) {
-			t.Error(a.body)
-		}
+		a.wantStatus(t, 200)
+		assert.True(t, strings.Contains(a.body, want) && !strings.Contains(a.body, `"quantity":4`), a.body)
 		again := b.process(t, body)
 		assert.True(t, again.body == a.body && b.get(t, "/api/orders/basket").body == a.body, again.body, a.body)
 		p := b.process(t, strings.Replace(body, `"quantity":2`, `"quantity":3`, 1)).wantProblem(t, 409, "order_conflict")
-		if len(p.Errors) != 1 || p.Errors[0].Pointer != "/lines/0/quantity" || *p.Errors[0].Stored != "2" || *p.Errors[0].Sent != "3" {
-			t.Errorf("%+v", p.Errors)
-		}
+		assert.True(t, len(p.Errors) == 1 && p.Errors[0].Pointer == "/lines/0/quantity" && *p.Errors[0].Stored == "2" && *p.Errors[0].Sent == "3",
+			p.Errors)
 		assert.Equal(t, len(b.get(t, "/api/orders?item=%3Ccup%3E").wantStatus(t, 200).Orders), 1, "orders for the cup")
 	})
 	t.Run("one line without an amount is an item", func(t *testing.T) {
 		t.Parallel()
 		one := b.process(t, `{"orderId":"one","amount":1,"lines":[{"item":"i","quantity":3,"kind":"item"}]}`)
-		if one.wantStatus(t, 200); !strings.Contains(one.body, `"currency":"USD","item":"i","quantity":3,"generation"`) {
-			t.Error(one.body)
-		}
+		one.wantStatus(t, 200)
+		assert.Contains(t, one.body, `"currency":"USD","item":"i","quantity":3,"generation"`)
 		assert.Equal(t, b.process(t, `{"orderId":"one","amount":1,"item":"i","quantity":3}`).body, one.body)
 		b.process(t, `{"orderId":"one","amount":1,"lines":[{"item":"i","quantity":2}]}`).wantProblem(t, 409, "order_conflict")
 	})

@@ -30,9 +30,8 @@ func listen(t *testing.T, api http.Handler, arrive time.Duration) (address strin
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	t.Cleanup(func() {
-		if err := server.Shutdown(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
-		}
+		err := server.Shutdown(context.WithoutCancel(t.Context()))
+		assert.True(t, err == nil, err)
 		assert.ErrorIs(t, <-served, http.ErrServerClosed)
 	})
 	return listener.Addr().String()
@@ -88,9 +87,8 @@ func TestConnections(t *testing.T) {
 		}
 		conn = dial(t, address)
 		write(t, conn, "POST /api/orders/theirs/cancel HTTP/1.1\r\nHost: localhost\r\nPrefer: wait=3\r\n\r\n")
-		if a := readAnswer(t, bufio.NewReader(conn)); a.status != 202 {
-			t.Errorf("%d %s", a.status, a.body)
-		}
+		a := readAnswer(t, bufio.NewReader(conn))
+		assert.Equal(t, a.status, 202, a.body)
 	})
 	t.Run("a reader who waits gets the order when it has ended", func(t *testing.T) {
 		t.Parallel()
@@ -118,9 +116,8 @@ func TestConnections(t *testing.T) {
 		t.Parallel()
 		conn := dial(t, address)
 		write(t, conn, strings.Replace(request("old", ""), "HTTP/1.1", "HTTP/1.0", 1))
-		if a := readAnswer(t, bufio.NewReader(conn)); a.status != 200 {
-			t.Error(a)
-		}
+		a := readAnswer(t, bufio.NewReader(conn))
+		assert.Equal(t, a.status, 200, a)
 	})
 	t.Run("a body that does not arrive is 408", func(t *testing.T) {
 		t.Parallel()
@@ -154,9 +151,8 @@ func TestConnectionsWithTooMuch(t *testing.T) {
 		}()
 		r := bufio.NewReader(conn)
 		a := readAnswer(t, r)
-		if a.wantProblem(t, 413, "body_too_large"); a.header.Get("Connection") != "close" {
-			t.Error(a.header)
-		}
+		a.wantProblem(t, 413, "body_too_large")
+		assert.Equal(t, a.header.Get("Connection"), "close", a.header)
 	})
 	t.Run("a length over the limit is 413 before anything is sent", func(t *testing.T) {
 		t.Parallel()
@@ -175,9 +171,8 @@ func TestConnectionsWithTooMuch(t *testing.T) {
 				}
 			}
 		}()
-		if a := readAnswer(t, bufio.NewReader(conn)); a.status != http.StatusRequestHeaderFieldsTooLarge {
-			t.Error(a)
-		}
+		a := readAnswer(t, bufio.NewReader(conn))
+		assert.Equal(t, a.status, http.StatusRequestHeaderFieldsTooLarge, a)
 	})
 }
 
@@ -223,9 +218,8 @@ func TestRequestsWithAnUnclearEnd(t *testing.T) {
 			var got []int
 			for {
 				if _, err := r.Peek(1); err != nil {
-					if !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
-						t.Errorf("the connection is left open: %v", err)
-					}
+					assert.True(t, errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET),
+						"the connection is left open", err)
 					break
 				}
 				got = append(got, readAnswer(t, r).status)

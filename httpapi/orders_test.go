@@ -67,9 +67,8 @@ func TestGetOrderWaits(t *testing.T) {
 		t.Parallel()
 		a := b.get(t, "/api/orders/o?wait=1s", "If-None-Match", tag)
 		assert.True(t, a.status == 304 && a.header.Get("ETag") == tag, a)
-		if o := b.get(t, "/api/orders/o?wait=1").wantStatus(t, 200); o.Hold != "attention" {
-			t.Errorf("%+v", o)
-		}
+		o := b.get(t, "/api/orders/o?wait=1").wantStatus(t, 200)
+		assert.Equal(t, o.Hold, "attention", o)
 	})
 	t.Run("until it changes, and until it ends", func(t *testing.T) {
 		t.Parallel()
@@ -81,9 +80,8 @@ func TestGetOrderWaits(t *testing.T) {
 		b.verb(t, "p/cancel", "").wantStatus(t, 200)
 		a := <-changed
 		assert.True(t, a.status == 200 && a.header.Get("ETag") != seen, a)
-		if o := (<-ended).wantStatus(t, 200); o.Status != "canceled" {
-			t.Errorf("%+v", o)
-		}
+		o := (<-ended).wantStatus(t, 200)
+		assert.Equal(t, o.Status, "canceled", o)
 	})
 }
 
@@ -188,14 +186,12 @@ func TestListOrdersOfACustomer(t *testing.T) {
 		"customerId=ann": "failed o4 o2 o0", "customerId=anna": "o3", "customerId=an": "", "customerId=ann&item=item-2": "o2",
 		"customerId=ann&status=failed": "failed", "customerId=ann&status=canceled,completed": "o4 o2 o0", "customerId=ann&hold=retry": "",
 	} {
-		if got, _ := b.list(t, query); got != want {
-			t.Errorf("%s: %q, want %q", query, got, want)
-		}
+		got, _ := b.list(t, query)
+		assert.Equal(t, got, want, query)
 	}
 	first, next := b.list(t, "customerId=ann&limit=3")
-	if second, _ := b.list(t, "customerId=ann&limit=3&cursor="+next); first+second != "failed o4 o2o0" {
-		t.Errorf("%q, then %q", first, second)
-	}
+	second, _ := b.list(t, "customerId=ann&limit=3&cursor="+next)
+	assert.Equal(t, first+second, "failed o4 o2o0", first, "then", second)
 	b.get(t, "/api/orders?customerId=bob&cursor="+next).wantProblem(t, 422, "invalid_parameter")
 	out := b.bulkOf(t, "retry?dryRun=true", `{"filter":{"customerId":"ann","status":["failed","canceled"]}}`)
 	assert.True(t, out.Matched == 1 && out.Results[0].OrderID == "failed", out)
@@ -231,9 +227,8 @@ func TestACursorOfAnotherListIsRefused(t *testing.T) {
 		query := "cursor=" + sealCursor((&listOrdersRequest{}).binding(), position)
 		b.get(t, "/api/orders?"+query).wantProblem(t, 422, "invalid_parameter")
 	}
-	if got, _ := b.list(t, "limit=1&item=item-1&cursor="+next); got != "o3" {
-		t.Error(got)
-	}
+	got, _ := b.list(t, "limit=1&item=item-1&cursor="+next)
+	assert.Equal(t, got, "o3")
 }
 
 // TestForeignOrders: for who may only submit, an order of somebody else is not there, whatever is asked of it. A conflict
@@ -260,9 +255,8 @@ func TestForeignOrders(t *testing.T) {
 	for query, want := range map[string]string{"": "mine", "item=widget": "mine", "status=failed": "", "customerId=c": "", "sort=oldest&limit=1": "mine"} {
 		for name, want := range map[string]string{"shop": want, "other": ""} {
 			page := as(name, "GET /api/orders?"+query, "").wantStatus(t, http.StatusOK)
-			if ids := each(page.Orders, func(o *shape) string { return o.OrderID }); strings.Join(ids, " ") != want {
-				t.Errorf("%s lists %q with %s, want %q", name, ids, query, want)
-			}
+			ids := each(page.Orders, func(o *shape) string { return o.OrderID })
+			assert.Equal(t, strings.Join(ids, " "), want, name, "lists", ids, "with", query)
 		}
 	}
 	assert.Equal(t, len(as("reader", "GET /api/orders", "").wantStatus(t, http.StatusOK).Orders), 2)
@@ -325,9 +319,8 @@ func TestPagesOfLargeOrders(t *testing.T) {
 		t.Parallel()
 		for _, limit := range []int{page - 1, page + 1, 2 * number} {
 			a := b.call(t, "POST /api/bulk/cancel?dryRun=true", fmt.Sprintf(`{"filter":{"item":"i","limit":%d}}`, limit))
-			if want := fmt.Sprintf(`"matched":%d,"applied":%d,`, min(limit, number), min(limit, number)); !strings.Contains(a.body, want) {
-				t.Errorf("%.200s, want %s", a.body, want)
-			}
+			want := fmt.Sprintf(`"matched":%d,"applied":%d,`, min(limit, number), min(limit, number))
+			assert.Contains(t, a.body, want)
 		}
 	})
 }

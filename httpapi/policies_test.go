@@ -40,9 +40,8 @@ func TestPolicyOverHTTP(t *testing.T) {
 	assert.Equal(t, b.count(t, `SELECT count(*) FROM policies`), 0, "a dry run has stored")
 	for i, created := range []string{"true", "false"} {
 		stored := b.call(t, "POST /api/policies", policyBody(t, first))
-		if want := `{"version":1,"created":` + created + `,"steps":{"charge":"ledger","reserve":"ledger","confirm":"ledger"}}`; stored.body != want {
-			t.Errorf("time %d: %s", i+1, stored.body)
-		}
+		assert.Equal(t, `{"version":1,"created":`+created+`,"steps":{"charge":"ledger","reserve":"ledger","confirm":"ledger"}}`, stored.body,
+			"time", i+1)
 	}
 	stored := b.call(t, "POST /api/policies", policyBody(t, second))
 	if !strings.Contains(stored.body, `"version":2`) ||
@@ -58,12 +57,10 @@ func TestPolicyOverHTTP(t *testing.T) {
 		!strings.HasSuffix(list.body, `"active":1}`) || strings.Contains(list.body, "source") {
 		t.Errorf("%s", list.body)
 	}
-	if list = b.get(t, "/api/policies?before=2"); !strings.HasPrefix(list.body, `{"policies":[{"version":1,"active":true`) {
-		t.Errorf("%s", list.body)
-	}
-	if n := b.count(t, `SELECT count(*) FROM books.access_log WHERE actor = 'local' AND (event = 'policy_stored' OR event = 'policy_activated' AND subject = '1' AND detail = 'agreed')`); n != 3 {
-		t.Errorf("the access log has %d of 3 rows", n)
-	}
+	list = b.get(t, "/api/policies?before=2")
+	assert.True(t, strings.HasPrefix(list.body, `{"policies":[{"version":1,"active":true`), list.body)
+	n := b.count(t, `SELECT count(*) FROM books.access_log WHERE actor = 'local' AND (event = 'policy_stored' OR event = 'policy_activated' AND subject = '1' AND detail = 'agreed')`)
+	assert.Equal(t, n, 3, "the access log has", "of 3 rows")
 }
 
 // activatesPolicies makes version 1 the active one, with the ETag that was read before anything was active.
@@ -100,9 +97,7 @@ func TestPoliciesThatAreRefused(t *testing.T) {
 		}
 		for _, source := range []string{"", "charge: [", "teleport: {}", "a: \x00", strings.Repeat("x: 1\n", 1000)} {
 			p := b.call(t, target, policyBody(t, source)).wantProblem(t, http.StatusUnprocessableEntity, "invalid_policy")
-			if len(p.Errors) == 0 || len(p.Errors) > maxFaults {
-				t.Errorf("%.20q: %d mistakes", source, len(p.Errors))
-			}
+			assert.True(t, len(p.Errors) != 0 && len(p.Errors) <= maxFaults, source, len(p.Errors), "mistakes")
 		}
 		b.call(t, target, `{}`).wantProblem(t, http.StatusUnprocessableEntity, "invalid_input")
 		b.call(t, target, policyBody(t, "# "+strings.Repeat("x", maxBody))).wantProblem(t, http.StatusRequestEntityTooLarge, "body_too_large")
@@ -129,9 +124,8 @@ func TestPoliciesAreForAdmins(t *testing.T) {
 	p := policyIn(t, b.get(t, "/api/policies/1", "Authorization", sent["read"]))
 	assert.True(t, p.CreatedBy == "token:only-admin" && p.ActivatedBy == "token:only-admin", p)
 	control.Stop()
-	if n := b.count(t, `SELECT count(*) FROM books.access_log WHERE event = 'forbidden' AND operation = 'activatePolicy' AND subject = '1'`); n != 1 {
-		t.Errorf("%d denials are logged", n)
-	}
+	n := b.count(t, `SELECT count(*) FROM books.access_log WHERE event = 'forbidden' AND operation = 'activatePolicy' AND subject = '1'`)
+	assert.Equal(t, n, 1, "denials are logged")
 }
 
 // ignoresStock looks at the warning that stock is tracked here and reserved elsewhere, so that nothing would keep it from being oversold.

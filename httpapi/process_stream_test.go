@@ -40,9 +40,8 @@ func (l answeredLine) String() string {
 
 func lineOf(t testing.TB, text string) (line answeredLine) {
 	t.Helper()
-	if err := json.Unmarshal([]byte(text), &line); err != nil {
-		t.Errorf("%q: %v", text, err)
-	}
+	err := json.Unmarshal([]byte(text), &line)
+	assert.True(t, err == nil, text, err)
 	return line
 }
 
@@ -99,9 +98,8 @@ func TestOrderLines(t *testing.T) {
 			"cross_origin":            {"Content-Type", ndjson, "Sec-Fetch-Site", "cross-site"},
 		} {
 			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/api/orders/process", strings.NewReader(ask("whole")))
-			if a := send(t, b.api, r, header...); a.decoded(t).Code != code {
-				t.Errorf("%s: %d %s", code, a.status, a.body)
-			}
+			a := send(t, b.api, r, header...)
+			assert.Equal(t, a.decoded(t).Code, code, a.status, a.body)
 		}
 	})
 	t.Run("a panic is the problem of its line", func(t *testing.T) {
@@ -164,9 +162,8 @@ func sendLines(t *testing.T, address string, header ...string) *sentLines {
 
 func (l *sentLines) send(lines ...string) {
 	l.t.Helper()
-	if _, err := io.WriteString(l.body, strings.Join(lines, "\n")+"\n"); err != nil {
-		l.t.Error(err)
-	}
+	_, err := io.WriteString(l.body, strings.Join(lines, "\n")+"\n")
+	assert.True(l.t, err == nil, err)
 }
 
 // next returns the next answer; false: there is none, or the answer was cut off.
@@ -270,17 +267,15 @@ func TestManyOrderLines(t *testing.T) {
 			assert.Require(t, line.String() == want, line, want)
 		}
 		sending.Wait()
-		if l.answers.Err() != nil || slices.ContainsFunc(answered, func(n int) bool { return n != 1 }) {
-			t.Fatal("lines were not answered once: ", l.answers.Err())
-		}
+		assert.Require(t, l.answers.Err() == nil && !slices.ContainsFunc(answered, func(n int) bool { return n != 1 }),
+			"lines were not answered once: ", l.answers.Err())
 	}
 	distinct := orders - orders/100 // 4,000 is a multiple of 100, so the ill lines are always the same orders
 	if n := b.count(t, `SELECT count(*) FROM orders AS o JOIN charges AS c USING (order_no) WHERE o.status = 'completed' AND c.refunded_at IS NULL`); n != distinct {
 		t.Errorf("%d orders were charged, want %d", n, distinct)
 	}
-	if n := b.count(t, `SELECT sold FROM inventory WHERE item = 'i' AND reserved = 0 AND on_hand = $1 - sold`, 2*orders); n != distinct {
-		t.Errorf("%d units were sold, want %d", n, distinct)
-	}
+	n := b.count(t, `SELECT sold FROM inventory WHERE item = 'i' AND reserved = 0 AND on_hand = $1 - sold`, 2*orders)
+	assert.Equal(t, n, distinct, "units were sold")
 	report, err := books.Verify(t.Context(), b.Pool, books.Options{})
 	assert.True(t, err == nil && report.OK(), report, err)
 }

@@ -44,9 +44,8 @@ func TestProcess(t *testing.T) {
 		t.Parallel()
 		got := b.process(t, `{"orderId":"full","amount":"12345678901.20","item":"i","quantity":7,"currency":"EUR","metadata":{"b":"f","a":"é\"\\"}}`).wantStatus(t, 200)
 		read := b.get(t, "/api/orders/full").wantStatus(t, 200)
-		if fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", read) || got.Amount != "12345678901.20" || got.Metadata["a"] != `é"\` {
-			t.Errorf("%+v\n%+v", got, read)
-		}
+		assert.True(t, fmt.Sprintf("%+v", got) == fmt.Sprintf("%+v", read) && got.Amount == "12345678901.20" && got.Metadata["a"] == `é"\`,
+			got, read)
 	})
 	t.Run("the body of an ETag has the same bytes before and after it was stored", func(t *testing.T) {
 		t.Parallel()
@@ -55,9 +54,8 @@ func TestProcess(t *testing.T) {
 		again := b.process(t, ask("bytes"))
 		assert.True(t, fresh.header.Get("ETag") == read.header.Get("ETag") && fresh.body == read.body && fresh.body == again.body,
 			fresh.body, read.body, again.body)
-		if want := `"metadata":{"a":"` + "\u2028" + `: ","c":"é\"\\/","bb":"1 , 2","é":"<&>","aaa":""}`; !strings.Contains(fresh.body, want) {
-			t.Error(fresh.body)
-		}
+		want := `"metadata":{"a":"` + "\u2028" + `: ","c":"é\"\\/","bb":"1 , 2","é":"<&>","aaa":""}`
+		assert.Contains(t, fresh.body, want)
 	})
 	t.Run("zero is charged, as nothing", func(t *testing.T) {
 		t.Parallel()
@@ -191,9 +189,8 @@ func TestProcessThatIsNotFinal(t *testing.T) {
 	t.Run("is 202 at once with respond-async", func(t *testing.T) {
 		t.Parallel()
 		a := b.process(t, ask(id), "Prefer", "respond-async")
-		if a.wantStatus(t, 202); a.header.Get("Preference-Applied") != "respond-async" {
-			t.Error(a.header)
-		}
+		a.wantStatus(t, 202)
+		assert.Equal(t, a.header.Get("Preference-Applied"), "respond-async", a.header)
 	})
 	t.Run("is 202 at once when the service does not wait", func(t *testing.T) {
 		t.Parallel()
@@ -222,16 +219,13 @@ func TestProcessRespondAsync(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	a := b.process(t, ask("new"), "Prefer", "respond-async")
-	if a.status != 202 && a.status != 200 {
-		t.Fatal(a)
-	}
+	assert.Require(t, a.status == 202 || a.status == 200, a)
 	n := b.count(t, `SELECT count(*) FROM orders WHERE order_id = $1`, "new")
 	assert.Require(t, n == 1, n, "orders are stored when the answer is there")
 	b.process(t, ask("new")).wantStatus(t, 200) // and it goes on without the caller
 	a = b.process(t, ask("new"), "Prefer", "respond-async, wait=5")
-	if a.wantStatus(t, 200); a.header.Get("Preference-Applied") != "wait=5" {
-		t.Error(a.header)
-	}
+	a.wantStatus(t, 200)
+	assert.Equal(t, a.header.Get("Preference-Applied"), "wait=5", a.header)
 }
 
 func TestProcessWhenItCannotBeDone(t *testing.T) {
@@ -242,9 +236,8 @@ func TestProcessWhenItCannotBeDone(t *testing.T) {
 		b.elsewhere(t, "other")
 		b.process(t, ask("other"), "Prefer", "wait=0")
 		a := b.process(t, ask("o"))
-		if a.wantProblem(t, 503, "overloaded"); a.header.Get("Retry-After") != "1" {
-			t.Error(a.header)
-		}
+		a.wantProblem(t, 503, "overloaded")
+		assert.Equal(t, a.header.Get("Retry-After"), "1", a.header)
 		assert.Equal(t, b.count(t, `SELECT count(*) FROM orders`), 1, "orders")
 	})
 	t.Run("shutting down is 503 stopping", func(t *testing.T) {
@@ -252,9 +245,8 @@ func TestProcessWhenItCannotBeDone(t *testing.T) {
 		b := setup(t)
 		assert.NoError(t, b.engine.Stop(t.Context()))
 		a := b.process(t, ask("o"))
-		if a.wantProblem(t, 503, "stopping"); a.header.Get("Retry-After") != "1" {
-			t.Error(a.header)
-		}
+		a.wantProblem(t, 503, "stopping")
+		assert.Equal(t, a.header.Get("Retry-After"), "1", a.header)
 		b.get(t, "/health").wantProblem(t, 503, "stopping")
 		b.get(t, "/livez").wantStatus(t, 200)
 	})
@@ -262,9 +254,8 @@ func TestProcessWhenItCannotBeDone(t *testing.T) {
 		t.Parallel()
 		b := withoutDatabase(t)
 		a := b.process(t, ask("o"), "Prefer", "wait=1")
-		if a.wantProblem(t, 503, "unavailable"); a.header.Get("Retry-After") != "1" {
-			t.Error(a.header)
-		}
+		a.wantProblem(t, 503, "unavailable")
+		assert.Equal(t, a.header.Get("Retry-After"), "1", a.header)
 		for _, target := range []string{"/api/orders/o", "/api/orders", "/api/orders/o/transitions", "/api/inventory", "/api/inventory/i", "/health"} {
 			b.get(t, target).wantProblem(t, 503, "unavailable")
 		}
@@ -284,15 +275,12 @@ func TestDecodeTerms(t *testing.T) {
 			"startAt":`+text(at)+`,"completeBy":`+text(at.Add(time.Hour).In(time.FixedZone("", 5*3600)))+`}`), dollars, time.Now)
 		want := engine.Terms{CustomerID: "é", PaymentMethod: "pm_1", ConcurrencyKey: "k", ReservationTTL: 365 * 24 * time.Hour,
 			StartAt: at, CompleteBy: at.Add(time.Hour)}
-		if err != nil || in.Terms != want {
-			t.Errorf("%+v, %v", in.Terms, err)
-		}
+		assert.True(t, err == nil && in.Terms == want, in.Terms, err)
 	})
 	t.Run("a start that is over is one", func(t *testing.T) {
 		t.Parallel()
-		if in, _, err := decodeInput([]byte(body("startAt", `"2020-02-29T00:00:00-12:00"`)), dollars, time.Now); err != nil || in.StartAt.Year() != 2020 {
-			t.Errorf("%s, %v", in.StartAt, err)
-		}
+		in, _, err := decodeInput([]byte(body("startAt", `"2020-02-29T00:00:00-12:00"`)), dollars, time.Now)
+		assert.True(t, err == nil && in.StartAt.Year() == 2020, in.StartAt, err)
 	})
 	for _, c := range []struct{ name, value, fault string }{
 		{"customerId", `""`, "empty"}, {"customerId", `1`, "wrong_type"}, {"customerId", `"` + strings.Repeat("é", 256) + `"`, "too_long"},
@@ -327,9 +315,8 @@ func TestDeadlineThatIsOver(t *testing.T) {
 	assert.True(t, len(p.Errors) == 1 && p.Errors[0].Code == "in_the_past", p.Errors)
 	b.process(t, strings.Replace(late, "2020", strconv.Itoa(time.Now().Year()+1), 1)).wantStatus(t, 200)
 	b.exec(t, `UPDATE orders SET complete_by = '2020-01-01T00:00:00Z'`)
-	if o := b.process(t, late).wantStatus(t, 200); o.Status != "completed" {
-		t.Errorf("%+v", o)
-	}
+	o := b.process(t, late).wantStatus(t, 200)
+	assert.Equal(t, o.Status, "completed", o)
 	b.process(t, strings.Replace(late, "1.00", "2", 1)).wantProblem(t, 409, "order_conflict")
 	b.process(t, strings.Replace(late, `"i"`, `""`, 1)).wantProblem(t, 422, "invalid_input")
 }
@@ -341,9 +328,8 @@ func TestTermsAreShownButThePaymentMethod(t *testing.T) {
 	in := fmt.Sprintf(`{"orderId":"o","amount":1,"item":"i","customerId":"me","paymentMethod":"pm_s3cret","startAt":%q,"completeBy":%q}`,
 		start.Format(time.RFC3339Nano), deadline.Format(time.RFC3339Nano))
 	a := b.process(t, in)
-	if o := a.wantStatus(t, 202); o.Hold != "scheduled" || a.header.Get("Retry-After") != "3600" {
-		t.Errorf("%+v, again after %s", o, a.header.Get("Retry-After"))
-	}
+	o := a.wantStatus(t, 202)
+	assert.True(t, o.Hold == "scheduled" && a.header.Get("Retry-After") == "3600", o, "again after", a.header.Get("Retry-After"))
 	for _, shown := range []string{`"customerId":"me"`, `"startAt":"` + start.Format(time.RFC3339Nano), `"completeBy":"` +
 		deadline.Format(time.RFC3339Nano),
 		`"resumesAt":"` + start.Format(time.RFC3339Nano)} {
@@ -532,9 +518,8 @@ func BenchmarkDecodeInput(b *testing.B) {
 	data := []byte(benchBody)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, _, err := decodeInput(data, dollars, time.Now); err != nil {
-			b.Fatal(err)
-		}
+		_, _, err := decodeInput(data, dollars, time.Now)
+		assert.NoError(b, err)
 	}
 }
 

@@ -115,8 +115,6 @@ func TestSearch(t *testing.T) {
 	assert.Equal(t, b.found(t, "term=bob@example.com"), "", "of a key that was removed")
 	for query, name := range map[string]string{"": "term", "term=%00": "term", "term=a%20": "term", "term=a&limit=201": "limit", "term=" + strings.Repeat("a", 256): "term"} {
 		p := b.get(t, "/api/search?"+query).wantProblem(t, 422, "invalid_parameter")
-		if len(p.Errors) != 1 || p.Errors[0].Parameter != name {
-			t.Errorf("%s: %+v", query, p.Errors)
-		}
+		assert.True(t, len(p.Errors) == 1 && p.Errors[0].Parameter == name, query, p.Errors)
 	}
 }

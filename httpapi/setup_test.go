@@ -225,9 +225,8 @@ func (a answer) decoded(t testing.TB) shape {
 // wantProblem checks status and code, and returns the problem.
 func (a answer) wantProblem(t testing.TB, status int, code string) shape {
 	t.Helper()
-	if a.status != status || a.header.Get("Content-Type") != "application/problem+json" {
-		t.Fatalf("%d %s: %s, want problem %d", a.status, a.header.Get("Content-Type"), a.body, status)
-	}
+	assert.Require(t, a.status == status && a.header.Get("Content-Type") == "application/problem+json",
+		a.status, a.header.Get("Content-Type"), a.body, "want problem", status)
 	p := a.decoded(t)
 	assert.Require(t, p.Code == code && p.Type == "/problems/"+code, "code", p.Code, code, a.body)
 	return p

@@ -94,9 +94,8 @@ func TestVerbs(t *testing.T) {
 		b.verb(t, "declined/retry", `{"paymentMethod":"pm_3"}`).wantProblem(t, 409, "retried_before")
 		b.stock(t, "rare", `{"onHand":1}`).wantStatus(t, 200)
 		b.verb(t, "declined/retry", `{"paymentMethod":"pm_3","generation":1}`).wantStatus(t, 200)
-		if n := b.count(t, `SELECT count(*) FROM orders WHERE order_id = 'declined' AND payment_method = 'pm_3' AND generation = 2`); n != 1 {
-			t.Error("it is not stored")
-		}
+		n := b.count(t, `SELECT count(*) FROM orders WHERE order_id = 'declined' AND payment_method = 'pm_3' AND generation = 2`)
+		assert.Equal(t, n, 1, "it is not stored")
 		history := b.get(t, "/api/orders/declined/transitions")
 		assert.True(t, strings.Count(history.body, `"paymentMethod":"changed"`) == 2 && !strings.Contains(history.body, "pm_"),
 			history.body)
@@ -159,9 +158,8 @@ func TestVerbRequestIDs(t *testing.T) {
 		var callers sync.WaitGroup
 		for range 20 {
 			callers.Go(func() {
-				if o := b.verb(t, "once/approve", `{"onBehalfOf":"ann","requestId":"k"}`).wantStatus(t, 200); o.Status != "completed" {
-					t.Errorf("%+v", o)
-				}
+				o := b.verb(t, "once/approve", `{"onBehalfOf":"ann","requestId":"k"}`).wantStatus(t, 200)
+				assert.Equal(t, o.Status, "completed", o)
 			})
 		}
 		callers.Wait()
@@ -225,9 +223,8 @@ func TestVerbsAnswer(t *testing.T) {
 		byHand := `{"step":"charge","generation":0,"outcome":"done","onBehalfOf":"ann","reason":"refunded in the dashboard","requestId":"ticket"}`
 		b.verb(t, "undoing/step-result", strings.Replace(byHand, `"generation":0`, `"generation":1`, 1)).wantProblem(t, 409, "no_late_undo")
 		for range 2 {
-			if o := b.verb(t, "undoing/step-result", byHand).wantStatus(t, 200); o.Status != "failed" {
-				t.Errorf("%+v", o)
-			}
+			o := b.verb(t, "undoing/step-result", byHand).wantStatus(t, 200)
+			assert.Equal(t, o.Status, "failed", o)
 		}
 		b.stock(t, "none", `{"onHand":1}`)
 		o := b.verb(t, "undoing/retry", "").wantStatus(t, 200)
@@ -280,17 +277,15 @@ func TestCancel(t *testing.T) {
 			found = found || row.Verb == "cancel" && row.Actor == "local" && row.OnBehalfOf == "eve" && row.Reason == "changed her mind" && *row.From == row.To
 		}
 		assert.True(t, found, "the history does not say who asked")
-		if n := b.count(t, `SELECT count(*) FROM books.access_log WHERE event = 'cancel' AND subject = 'stuck' AND actor = 'local' AND on_behalf_of = 'eve'`); n != 1 {
-			t.Errorf("%d rows in the access log", n)
-		}
+		n := b.count(t, `SELECT count(*) FROM books.access_log WHERE event = 'cancel' AND subject = 'stuck' AND actor = 'local' AND on_behalf_of = 'eve'`)
+		assert.Equal(t, n, 1, "rows in the access log")
 	})
 	t.Run("answers the same request again with what it did", func(t *testing.T) {
 		t.Parallel()
 		b.held(t, "twice", nil)
 		for range 2 {
-			if o := b.cancel(t, "twice", `{"requestId":"r1"}`).wantStatus(t, 200); o.Status != "canceled" {
-				t.Errorf("%+v", o)
-			}
+			o := b.cancel(t, "twice", `{"requestId":"r1"}`).wantStatus(t, 200)
+			assert.Equal(t, o.Status, "canceled", o)
 		}
 		b.cancel(t, "twice", `{"requestId":"r2"}`).wantProblem(t, 409, "not_applicable")
 	})
@@ -331,9 +326,8 @@ func TestCancelUnderConditions(t *testing.T) {
 		p := b.cancel(t, "versioned", "", "If-Match", `"1", "2"`).wantProblem(t, 422, "invalid_parameter")
 		assert.Equal(t, p.Errors[0].Header, "If-Match", p.Errors)
 		tag := b.get(t, "/api/orders/versioned").header.Get("ETag")
-		if o := b.cancel(t, "versioned", "{}", "If-Match", tag).wantStatus(t, 200); o.Status != "canceled" {
-			t.Errorf("%+v", o)
-		}
+		o := b.cancel(t, "versioned", "{}", "If-Match", tag).wantStatus(t, 200)
+		assert.Equal(t, o.Status, "canceled", o)
 	})
 	t.Run("of an order that another replica drives is 202 at the limit", func(t *testing.T) {
 		t.Parallel()
@@ -348,9 +342,8 @@ func TestCancelUnderConditions(t *testing.T) {
 		b.cancel(t, "safe", `{"reason":7,"requestId":"a\u0000"}`).wantProblem(t, 422, "invalid_input")
 		b.cancel(t, "safe", `{"onBehalfOf":"a","onBehalfOf":"b"}`).wantProblem(t, 400, "malformed_json")
 		b.cancel(t, "safe", `x`).wantProblem(t, 400, "malformed_json")
-		if o := b.get(t, "/api/orders/safe").decoded(t); o.StopRequested != "" {
-			t.Errorf("%+v", o)
-		}
+		o := b.get(t, "/api/orders/safe").decoded(t)
+		assert.Equal(t, o.StopRequested, "", o)
 	})
 }
 
@@ -389,13 +382,11 @@ func TestRefundByLineOverHTTP(t *testing.T) {
 		`{"reason":"r","requestId":"x","lines":[{"line":1,"quantity":1}],"restock":1}`:   "/restock",
 		`{"reason":"r","requestId":"x","lines":[{"line":1,"quantity":1,"restok":true}]}`: "/lines/0/restok",
 	} {
-		if p := b.verb(t, "o/refunds", body).wantProblem(t, 422, "invalid_input"); p.Errors[0].Pointer != want {
-			t.Errorf("%s: %+v", body, p.Errors)
-		}
+		p := b.verb(t, "o/refunds", body).wantProblem(t, 422, "invalid_input")
+		assert.Equal(t, p.Errors[0].Pointer, want, body, p.Errors)
 	}
-	if p := b.verb(t, "free/refunds", `{"reason":"r","requestId":"x","lines":[{"line":1,"quantity":1}]}`).wantProblem(t, 422, "invalid_input"); p.Errors[0].Pointer != "/amount" {
-		t.Errorf("%+v", p.Errors)
-	}
+	p := b.verb(t, "free/refunds", `{"reason":"r","requestId":"x","lines":[{"line":1,"quantity":1}]}`).wantProblem(t, 422, "invalid_input")
+	assert.Equal(t, p.Errors[0].Pointer, "/amount", p.Errors)
 	for orderID, line := range map[string]string{
 		"o": `{"line":1,"quantity":4}`, "one": `{"line":1,"quantity":1}`,
 	} {
@@ -409,9 +400,8 @@ func TestRefundByLineOverHTTP(t *testing.T) {
 	assert.Contains(t, b.verb(t, "o/refunds", body).body, lines)
 	assert.Contains(t, b.get(t, "/api/orders/o").body, lines)
 	b.verb(t, "o/refunds", `{"reason":"r","requestId":"x","lines":[{"line":1,"quantity":2},{"line":3,"quantity":1}]}`).wantProblem(t, 422, "idempotency_key_reused")
-	if item := b.get(t, "/api/inventory/cup").decoded(t); item.OnHand != 2 {
-		t.Errorf("%+v", item)
-	}
+	item := b.get(t, "/api/inventory/cup").decoded(t)
+	assert.Equal(t, item.OnHand, 2, item)
 	b.verb(t, "free/refunds", `{"reason":"r","requestId":"x","amount":"9","lines":[{"line":1,"quantity":1,"restock":true}]}`).wantStatus(t, 200)
 }
 
@@ -427,9 +417,8 @@ func TestRefundsOverHTTP(t *testing.T) {
 		`{"reason":"r","requestId":"x","amount":{}}`:   "/amount",
 		`{"reason":"r","requestId":"x","amount":"1 "}`: "/amount", `{"reason":"r","requestId":"x","restock":0}`: "/restock",
 	} {
-		if p := b.verb(t, "o/refunds", body).wantProblem(t, 422, "invalid_input"); p.Errors[0].Pointer != want {
-			t.Errorf("%s: %+v", body, p.Errors)
-		}
+		p := b.verb(t, "o/refunds", body).wantProblem(t, 422, "invalid_input")
+		assert.Equal(t, p.Errors[0].Pointer, want, body, p.Errors)
 	}
 	b.verb(t, "nobody/refunds", `{"reason":"r","requestId":"x","amount":1}`).wantProblem(t, 404, "not_found")
 	b.verb(t, "o/refunds", `{"reason":"r","requestId":"x","amount":99.91}`).wantProblem(t, 409, "refund_too_large")
@@ -439,9 +428,8 @@ func TestRefundsOverHTTP(t *testing.T) {
 		`{"reason":"r","requestId":"x"}`:                          "completed; 99.90; []; 1 done 99.90 r x 0",
 		`{"reason":"r","requestId":"x","amount":"9","restock":2}`: "completed; 9.00; [refund]; 1 done 9.00 r x 2",
 	} {
-		if a := b.verb(t, "o/refunds?dryRun=true", body); a.status != 200 || a.refunds(t) != want || b.get(t, "/api/orders/o").body != before.body {
-			t.Errorf("%d %s", a.status, a.body)
-		}
+		a := b.verb(t, "o/refunds?dryRun=true", body)
+		assert.True(t, a.status == 200 && a.refunds(t) == want && b.get(t, "/api/orders/o").body == before.body, a.status, a.body)
 	}
 	b.verb(t, "o/refunds", `{"reason":"r","requestId":"x"}`, "If-Match", `"1"`).wantProblem(t, 412, "precondition_failed")
 	const first = "completed; 12.50; [refund]; 1 done 12.50 one is broken first 2"
@@ -450,15 +438,13 @@ func TestRefundsOverHTTP(t *testing.T) {
 		got := a.refunds(t)
 		assert.True(t, a.status == 200 && got == first, a.status, got)
 	}
-	if item := b.get(t, "/api/inventory/widget").decoded(t); item.OnHand != 4 {
-		t.Errorf("%+v", item)
-	}
+	item := b.get(t, "/api/inventory/widget").decoded(t)
+	assert.Equal(t, item.OnHand, 4, item)
 	b.verb(t, "o/refunds", `{"reason":"r","requestId":"first","amount":12}`).wantProblem(t, 422, "idempotency_key_reused")
 	b.verb(t, "o/refunds", `{"reason":"all of it","amuont":1}`, "Idempotency-Key", "second").wantProblem(t, 422, "invalid_input")
 	a := b.verb(t, "o/refunds", `{"reason":"all of it"}`, "Idempotency-Key", "second")
-	if got, want := a.refunds(t), "completed; 99.90; []; 1 done 12.50 one is broken first 2; 2 done 87.40 all of it second 0"; got != want || a.status != 200 {
-		t.Errorf("%d %s, want %s", a.status, got, want)
-	}
+	got, want := a.refunds(t), "completed; 99.90; []; 1 done 12.50 one is broken first 2; 2 done 87.40 all of it second 0"
+	assert.True(t, got == want && a.status == 200, a.status, got, "want", want)
 	if a.header.Get("ETag") == before.header.Get("ETag") || b.get(t, "/api/orders/o", "If-None-Match", before.header.Get("ETag")).status != 200 {
 		t.Error("the ETag has not changed")
 	}

@@ -72,9 +72,8 @@ func TestWebhookEndpointOverHTTP(t *testing.T) {
 	b.call(t, "POST "+one+"/recover", `{"since":"yesterday"}`).wantProblem(t, http.StatusUnprocessableEntity, "invalid_input")
 	b.get(t, one+"/deliveries?cursor=x").wantProblem(t, http.StatusUnprocessableEntity, "invalid_parameter")
 	b.get(t, one+"/deliveries?orderId=o&item=i").wantProblem(t, http.StatusUnprocessableEntity, "invalid_parameter")
-	if gone := b.call(t, "DELETE "+one, "", "If-Match", `"4"`); gone.status != http.StatusNoContent || gone.body != "" {
-		t.Errorf("%d %s", gone.status, gone.body)
-	}
+	gone := b.call(t, "DELETE "+one, "", "If-Match", `"4"`)
+	assert.True(t, gone.status == http.StatusNoContent && gone.body == "", gone.status, gone.body)
 	b.call(t, "DELETE "+one, "").wantProblem(t, http.StatusNotFound, "not_found")
 	b.call(t, "POST "+one+"/test", "").wantProblem(t, http.StatusNotFound, "not_found")
 }
@@ -108,9 +107,8 @@ func TestDeliveriesOfAnOrderOverHTTP(t *testing.T) {
 	b := setup(t)
 	b.process(t, body("orderId", `"o"`)).wantStatus(t, http.StatusOK)
 	const path = "/api/orders/o/deliveries"
-	if a := b.get(t, path); a.status != http.StatusOK || a.body != `{"deliveries":[]}` {
-		t.Errorf("%d %s", a.status, a.body)
-	}
+	a := b.get(t, path)
+	assert.True(t, a.status == http.StatusOK && a.body == `{"deliveries":[]}`, a.status, a.body)
 	b.exec(t, `INSERT INTO webhook_endpoints (url, event_no, created_by, secret) SELECT 'https://shop.example/', 0, 'test', 'whsec_' FROM generate_series(1, 2)`)
 	b.exec(t, `INSERT INTO webhook_deliveries (endpoint_no, delivery_no, event_no, seq, type, event_id, subject) SELECT e, s, s, s, 'order.completed', 'evt_' || s, 'order ' || order_no
 		FROM orders, generate_series(1, 2) AS e, generate_series(1, 3) AS s`)

@@ -298,9 +298,8 @@ func TestImage(t *testing.T) {
 	image, err := inner.Image(manifest.Manifests[0].Digest)
 	assert.NoError(t, err)
 	config, err := image.ConfigFile()
-	if err != nil || config.Config.User != nobody || config.OS+"/"+config.Architecture != "linux/amd64" {
-		t.Fatalf("%+v, %v", config, err)
-	}
+	assert.Require(t, err == nil && config.Config.User == nobody && config.OS+"/"+config.Architecture == "linux/amd64",
+		config, err)
 	root := filepath.Join(dir, "root")
 	assert.NoError(t, os.Mkdir(root, 0o755))
 	unpacking := exec.Command("tar", "-C", root, "-x")

@@ -36,12 +36,10 @@ func TestDocs(t *testing.T) {
 func TestEveryEdgeIsInTheTableAndInTheDiagram(t *testing.T) {
 	t.Parallel()
 	for _, e := range fsm.Edges() {
-		if row := "| `" + string(e.From) + "` | " + string(e.Event) + " | `" + string(e.To) + "` |\n"; strings.Count(Markdown(), row) != 1 {
-			t.Errorf("the table does not have %q once", row)
-		}
-		if arrow := "    " + string(e.From) + " --> " + string(e.To) + ": " + string(e.Event) + "\n"; strings.Count(Mermaid(), arrow) != 1 {
-			t.Errorf("the diagram does not have %q once", arrow)
-		}
+		row := "| `" + string(e.From) + "` | " + string(e.Event) + " | `" + string(e.To) + "` |\n"
+		assert.Equal(t, strings.Count(Markdown(), row), 1, "the table does not have", row, "once")
+		arrow := "    " + string(e.From) + " --> " + string(e.To) + ": " + string(e.Event) + "\n"
+		assert.Equal(t, strings.Count(Mermaid(), arrow), 1, "the diagram does not have", arrow, "once")
 	}
 	assert.True(t, strings.Contains(Mermaid(), "    [*] --> pending\n") && strings.Count(Mermaid(), "--> [*]") == 3,
 		"the diagram does not begin at pending and end at three states")
@@ -203,9 +201,8 @@ func TestLayout(t *testing.T) {
 	t.Parallel()
 	t.Run("every state and every edge has its place, and nothing else has", func(t *testing.T) {
 		t.Parallel()
-		if len(places) != len(fsm.States()) || len(routes) != len(fsm.Edges()) {
-			t.Errorf("%d places for %d states, %d routes for %d edges", len(places), len(fsm.States()), len(routes), len(fsm.Edges()))
-		}
+		assert.True(t, len(places) == len(fsm.States()) && len(routes) == len(fsm.Edges()),
+			len(places), "places for", len(fsm.States()), "states", len(routes), "routes for", len(fsm.Edges()), "edges")
 		for _, e := range fsm.Edges() {
 			_, ok := routes[[2]fsm.State{e.From, e.To}]
 			assert.True(t, ok, e.From, "to", e.To, "has no route")
@@ -239,9 +236,7 @@ func TestLayout(t *testing.T) {
 			}
 			for k, e := range fsm.Edges() {
 				for _, p := range along(routeOf(e).way) {
-					if k != i && rate.holds(p) {
-						t.Fatalf("%s lies on %s to %s", rate.name, e.From, e.To)
-					}
+					assert.Require(t, k == i || !rate.holds(p), rate.name, "lies on", e.From, "to", e.To)
 				}
 			}
 		}
@@ -256,9 +251,7 @@ func TestLayout(t *testing.T) {
 			}
 			for k, e := range fsm.Edges() {
 				for _, p := range along(routeOf(e).way) {
-					if k != i && label.holds(p) {
-						t.Fatalf("label of %s lies on %s to %s", label.name, e.From, e.To)
-					}
+					assert.Require(t, k == i || !label.holds(p), "label of", label.name, "lies on", e.From, "to", e.To)
 				}
 			}
 			assert.True(t, paper.holds(point{label.left, label.top}) && paper.holds(point{label.right, label.bottom}),

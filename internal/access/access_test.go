@@ -51,9 +51,7 @@ func TestOpenService(t *testing.T) {
 	} {
 		p, err := c.Identify(t.Context(), q.request)
 		var stranger *access.NotIdentified
-		if p != q.want || q.want == nil && !errors.As(err, &stranger) {
-			t.Errorf("%s: %+v, %v", q.name, p, err)
-		}
+		assert.True(t, p == q.want && (q.want != nil || errors.As(err, &stranger)), q.name, p, err)
 	}
 	assert.True(t, c.Open(t.Context()), "not open")
 }
@@ -92,9 +90,8 @@ func TestTokens(t *testing.T) {
 	second, err := access.Rotate(t.Context(), query, access.Template{Name: "shop", Lifetime: time.Hour, Actor: "test"}, time.Minute)
 	assert.NoError(t, err)
 	for _, token := range []string{first.Token, second.Token} { // for the time of grace both are good
-		if p, err := c.Identify(t.Context(), bearer(token)); err != nil || p.Name != "token:shop" || !p.Has(access.Submit) {
-			t.Errorf("%+v, %v", p, err)
-		}
+		p, err := c.Identify(t.Context(), bearer(token))
+		assert.True(t, err == nil && p.Name == "token:shop" && p.Has(access.Submit), p, err)
 	}
 	assert.NoError(t, assert.Err(access.Revoke(t.Context(), query, first.ID, "test")))
 	assert.NoError(t, assert.Err(d.Pool.Exec(t.Context(), `UPDATE tokens SET expires_at = now() WHERE id = $1`, second.ID)))
@@ -118,9 +115,8 @@ func TestTokensAreRemembered(t *testing.T) {
 	for range 16 {
 		callers.Go(func() {
 			for range 100 {
-				if _, err := c.Identify(t.Context(), bearer(token)); err != nil {
-					t.Error(err)
-				}
+				_, err := c.Identify(t.Context(), bearer(token))
+				assert.True(t, err == nil, err)
 				assert.True(t, assert.Err(c.Identify(t.Context(), bearer(token[:60]+"1234"))) != nil, "it is taken")
 			}
 		})
@@ -145,9 +141,8 @@ func TestManyRequestsAtOnce(t *testing.T) {
 	for i := range 400 {
 		callers.Go(func() {
 			<-ready
-			if _, err := c.Identify(t.Context(), bearer(tokens[i%len(tokens)])); err != nil {
-				t.Error(err)
-			}
+			_, err := c.Identify(t.Context(), bearer(tokens[i%len(tokens)]))
+			assert.True(t, err == nil, err)
 		})
 	}
 	close(ready)
@@ -229,9 +224,7 @@ func TestRotateAtOnce(t *testing.T) {
 	list, err := db.New(d.Pool).TokensList(t.Context())
 	assert.NoError(t, err)
 	good := slices.DeleteFunc(list, func(row db.TokensListRow) bool { return row.State != "good" })
-	if len(good) != 1 || len(list) != 1+int(made.Load()) {
-		t.Errorf("%d are good, of %d made", len(good), made.Load())
-	}
+	assert.True(t, len(good) == 1 && len(list) == 1+int(made.Load()), len(good), "are good, of", made.Load(), "made")
 }
 
 // TestTokensAreHashed: nothing in the database can be sent as a token.

@@ -17,9 +17,8 @@ func TestOf(t *testing.T) {
 		for of := 1; of <= cell.Most; of *= 2 {
 			c := cell.Cell{Number: first * of / 256, Of: of}
 			assert.Equal(t, cell.Of(id, of), c, id)
-			if !c.Has(id) || cell.OfHash(byte(first), of) != c || of > 1 && (cell.Cell{Number: c.Number ^ 1, Of: of}).Has(id) {
-				t.Errorf("%q belongs to %s only", id, c)
-			}
+			assert.True(t, c.Has(id) && cell.OfHash(byte(first), of) == c && (of <= 1 || !(cell.Cell{Number: c.Number ^ 1, Of: of}).Has(id)),
+				id, "belongs to", c, "only")
 		}
 	}
 }
@@ -35,9 +34,8 @@ func TestTogether(t *testing.T) {
 			assert.NoError(t, err)
 			cells = append(cells, c)
 		}
-		if err := cell.Together(cells); (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
-			t.Errorf("%s: %v", texts, err)
-		}
+		err := cell.Together(cells)
+		assert.True(t, (err == nil) == (says == "") && (err == nil || strings.Contains(err.Error(), says)), texts, err)
 	}
 }
 

@@ -239,9 +239,8 @@ func TestMigrateDownRefuses(t *testing.T) {
 			assert.Equal(t, printed(t, "migrate", "status", "--database-url", database.AdminURL), status)
 			out := printed(t, append([]string{"migrate", "down", "--database-url", database.AdminURL}, both...)...)
 			assert.True(t, strings.HasSuffix(out, "\ndone\n"), "printed", out)
-			if now := printed(t, "migrate", "status", "--database-url", database.AdminURL); strings.Count(now, "pending") != 1 {
-				t.Errorf("status:\n%s", now)
-			}
+			now := printed(t, "migrate", "status", "--database-url", database.AdminURL)
+			assert.Equal(t, strings.Count(now, "pending"), 1, "status", now)
 		})
 	}
 }
@@ -367,9 +366,8 @@ func TestHelpMentionsEverySetting(t *testing.T) {
 		out, err := execute(t, strings.Fields(line)...)
 		assert.NoError(t, err, "pawl", line)
 		for _, f := range serveSettings() {
-			if !strings.Contains(out, " --"+f.Name+" ") || !strings.Contains(out, f.Usage) {
-				t.Errorf("pawl %s does not explain --%s", line, f.Name)
-			}
+			assert.True(t, strings.Contains(out, " --"+f.Name+" ") && strings.Contains(out, f.Usage),
+				"pawl", line, "does not explain --", f.Name)
 		}
 		assert.Contains(t, out, " --config ", "pawl", line, "does not explain --config")
 	}
@@ -417,9 +415,8 @@ func checkSettingRow(t *testing.T, page string, f *pflag.Flag, row []string) {
 	}
 	slices.Sort(names)
 	assert.Equal(t, slices.Sorted(slices.Values(variables(f.Name))), names, page, "lists --", f.Name, "with")
-	if f.DefValue != "" && row[1] != "`"+f.DefValue+"`" {
-		t.Errorf("%s lists --%s with the default %s, want %s", page, f.Name, row[1], f.DefValue)
-	}
+	assert.True(t, f.DefValue == "" || row[1] == "`"+f.DefValue+"`",
+		page, "lists --", f.Name, "with the default", row[1], "want", f.DefValue)
 }
 
 func TestDoctor(t *testing.T) {

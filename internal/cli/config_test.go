@@ -77,9 +77,8 @@ func TestSettingsPrecedence(t *testing.T) {
 				t.Setenv("PAWL_CONFIG", settingsFile(t, c.file))
 			}
 			cfg, _, err := settings(t, c.args...)
-			if err != nil || cfg.Port != c.port || cfg.DatabaseURL != c.url {
-				t.Errorf("port %d, database %q, error %v; want %d, %q", cfg.Port, cfg.DatabaseURL, err, c.port, c.url)
-			}
+			assert.True(t, err == nil && cfg.Port == c.port && cfg.DatabaseURL == c.url,
+				"port", cfg.Port, "database", cfg.DatabaseURL, "error", err, "want", c.port, c.url)
 		})
 	}
 }
@@ -225,9 +224,7 @@ func TestOIDCSettings(t *testing.T) {
 	bare(t)
 	t.Setenv("PAWL_OIDC_CLIENTS", "shop-app, shop-jobs")
 	cfg, _, err := settings(t, "--oidc-issuer=https://id.example.com", "--oidc-audience=pawl", "--oidc-roles=shop=submit")
-	if err != nil || cfg.OIDC.check() != nil {
-		t.Fatal(err, cfg.OIDC.check())
-	}
+	assert.Require(t, err == nil && cfg.OIDC.check() == nil, err, cfg.OIDC.check())
 	assert.Equal(t, cfg.OIDC.checked.Clients, []string{"shop-app", "shop-jobs"}, "clients")
 	cfg, _, err = settings(t)
 	assert.True(t, err == nil && cfg.OIDC.check() != nil, "clients without an issuer are taken", err)
@@ -248,12 +245,8 @@ func TestLimitsOfOIDC(t *testing.T) {
 		if err == nil {
 			err = cfg.OIDC.check()
 		}
-		if err != nil || cfg.OIDC.checked.Limits != c.want {
-			t.Errorf("%v: %+v, %v", c.args, cfg.OIDC.checked.Limits, err)
-		}
+		assert.True(t, err == nil && cfg.OIDC.checked.Limits == c.want, c.args, cfg.OIDC.checked.Limits, err)
 	}
 	cfg, _, err := settings(t, append(issuer, "--oidc-rate=-1")...)
-	if err == nil && cfg.OIDC.check() == nil {
-		t.Error("a negative limit")
-	}
+	assert.True(t, err != nil || cfg.OIDC.check() != nil, "a negative limit")
 }

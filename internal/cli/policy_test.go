@@ -73,9 +73,8 @@ func TestPolicyCommands(t *testing.T) {
 	if _, err := execute(t, "policy", "activate", "1", "--actor=", "--database-url", database.URL); exitCode(err) != exitUsage {
 		t.Errorf("by nobody: %v", err)
 	}
-	if _, err := execute(t, "policy", "list", "--database-url", dbtest.Empty(t)); !strings.Contains(fmt.Sprint(err), "pawl migrate up") {
-		t.Errorf("without a table: %v", err)
-	}
+	_, err := execute(t, "policy", "list", "--database-url", dbtest.Empty(t))
+	assert.Contains(t, fmt.Sprint(err), "pawl migrate up", "without a table", err)
 }
 
 func TestPolicyMisuse(t *testing.T) {
@@ -116,9 +115,8 @@ func TestServePolicy(t *testing.T) {
 		const remote = "reserve: {executor: simulator, url: 'https://warehouse.example'}\n"
 		said := served(t, db.New(database.Pool), remote)
 		assert.True(t, !strings.Contains(said, "level=WARN"), said)
-		if _, err := database.Pool.Exec(t.Context(), `INSERT INTO inventory (item, on_hand, tracked) VALUES ('tracked', 1, true)`); err != nil {
-			t.Fatal(err)
-		}
+		_, err := database.Pool.Exec(t.Context(), `INSERT INTO inventory (item, on_hand, tracked) VALUES ('tracked', 1, true)`)
+		assert.NoError(t, err)
 		if said := served(t, db.New(database.Pool), remote); !strings.Contains(said, "level=WARN") || !strings.Contains(said, "may be oversold") {
 			t.Error(said)
 		}
@@ -136,13 +134,11 @@ func TestServePolicy(t *testing.T) {
 		t.Parallel()
 		for text, says := range map[string]string{"charge: {executor: paypal}": "line 1, column 20: charge.executor: must be", "": "is empty"} {
 			_, err := execute(t, "serve", "--policy", policyFile(t, text), "--database-url", "postgres://127.0.0.1:1/none")
-			if exitCode(err) != exitConfig || !strings.Contains(fmt.Sprint(err), says) {
-				t.Errorf("exit code %d, %v", exitCode(err), err)
-			}
+			assert.True(t, exitCode(err) == exitConfig && strings.Contains(fmt.Sprint(err), says),
+				"exit code", exitCode(err), err)
 		}
-		if _, err := execute(t, "serve", "--policy", "/nonexistent"); exitCode(err) != exitConfig {
-			t.Errorf("exit code %d, %v", exitCode(err), err)
-		}
+		_, err := execute(t, "serve", "--policy", "/nonexistent")
+		assert.Equal(t, exitCode(err), exitConfig, "exit code", err)
 	})
 }
 
@@ -166,9 +162,8 @@ func TestPolicyCheck(t *testing.T) {
 	})
 	t.Run("needs a file", func(t *testing.T) {
 		t.Parallel()
-		if _, err := execute(t, "policy", "check", "/nonexistent"); exitCode(err) != exitFailure {
-			t.Errorf("error %v", err)
-		}
+		_, err := execute(t, "policy", "check", "/nonexistent")
+		assert.Equal(t, exitCode(err), exitFailure, "error", err)
 	})
 }
 
@@ -231,9 +226,8 @@ func TestPolicyCheckOfAnOrder(t *testing.T) {
 	} {
 		t.Run("with "+name, func(t *testing.T) {
 			t.Parallel()
-			if _, err := execute(t, "policy", "check", path, "--order", order); exitCode(err) != exitUsage {
-				t.Errorf("exit code %d, %v", exitCode(err), err)
-			}
+			_, err := execute(t, "policy", "check", path, "--order", order)
+			assert.Equal(t, exitCode(err), exitUsage, "exit code", err)
 		})
 	}
 }

@@ -108,9 +108,8 @@ func TestAnnouncement(t *testing.T) {
 	var out, logged bytes.Buffer
 	log := slog.New(slog.NewJSONHandler(&logged, nil))
 	a.say(&out, log, false)
-	if want := byPort + "\ndata in /var/lib/pawl\npawl serves http://localhost:3000\n"; out.String() != want || logged.Len() > 0 {
-		t.Errorf("printed %q, logged %q", &out, &logged)
-	}
+	want := byPort + "\ndata in /var/lib/pawl\npawl serves http://localhost:3000\n"
+	assert.True(t, out.String() == want && logged.Len() == 0, "printed", &out, "logged", &logged)
 	out.Reset()
 	a.say(&out, log, true)
 	const fields = `"msg":"pawl serves","url":"http://localhost:3000","docs":"http://localhost:3000/docs","data":"/var/lib/pawl","reach":"` + byPort + `"}`
@@ -190,9 +189,8 @@ func TestServeRefusesAnotherCell(t *testing.T) {
 		assert.True(t, err == nil && place.place.Cell() == second, same, place, err)
 	}
 	for _, other := range []cell.Cell{cell.All, {Number: 0, Of: 2}, {Number: 2, Of: 4}} {
-		if _, err := findPlace(t.Context(), &config{Cell: other}, url); exitCode(err) != exitConfig {
-			t.Errorf("%v: %v", other, err)
-		}
+		_, err := findPlace(t.Context(), &config{Cell: other}, url)
+		assert.Equal(t, exitCode(err), exitConfig, other, err)
 	}
 	if _, err := execute(t, "serve", "--cell", "2/2"); exitCode(err) != exitConfig {
 		t.Error(err)
@@ -204,9 +202,8 @@ func TestServeRejectsARoleWithoutWarnings(t *testing.T) {
 	database := dbtest.New(t)
 	check := func() error { return checkDurable(t.Context(), database.URL, true, slog.New(slog.DiscardHandler)) }
 	assert.NoError(t, check())
-	if _, err := database.Pool.Exec(t.Context(), `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET client_min_messages = error', current_database()); END $$`); err != nil {
-		t.Fatal(err)
-	}
+	_, err := database.Pool.Exec(t.Context(), `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET client_min_messages = error', current_database()); END $$`)
+	assert.NoError(t, err)
 	assert.True(t, check() != nil, "accepted")
 }
 
@@ -233,9 +230,8 @@ func TestWhereServeListens(t *testing.T) {
 				t.Setenv(name, value)
 			}
 			cfg, _, err := settings(t, c.args...)
-			if err != nil || !slices.Equal(cfg.hosts(), c.hosts) {
-				t.Errorf("listens on %q, error %v; want %q", cfg.hosts(), err, c.hosts)
-			}
+			assert.True(t, err == nil && slices.Equal(cfg.hosts(), c.hosts),
+				"listens on", cfg.hosts(), "error", err, "want", c.hosts)
 		})
 	}
 }
@@ -243,9 +239,8 @@ func TestWhereServeListens(t *testing.T) {
 func TestNamesThatServeIsAskedUnder(t *testing.T) { //nolint:paralleltest // bare changes the environment
 	bare(t)
 	cfg, _, err := settings(t, "--public-url=https://pawl.shop.example:8443/pawl", "--allowed-hosts=pawl, pawl.shop.svc")
-	if want := []string{"pawl", "pawl.shop.svc", "pawl.shop.example:8443"}; err != nil || !slices.Equal(cfg.allowedHosts(), want) {
-		t.Errorf("%q, error %v", cfg.allowedHosts(), err)
-	}
+	want := []string{"pawl", "pawl.shop.svc", "pawl.shop.example:8443"}
+	assert.True(t, err == nil && slices.Equal(cfg.allowedHosts(), want), cfg.allowedHosts(), "error", err)
 }
 
 // TestBothNamesOfThisMachineAreServed asks by IPv4 and by IPv6: programs differ in what localhost is.
@@ -356,9 +351,8 @@ func (k keyPairText) write(t *testing.T, cfg *config, later time.Duration) {
 	t.Helper()
 	for path, text := range map[string][]byte{cfg.TLSCert: k.cert, cfg.TLSKey: k.key} {
 		assert.NoError(t, os.WriteFile(path, text, 0o600))
-		if at := time.Now().Add(later); os.Chtimes(path, at, at) != nil {
-			t.Fatal("the time of the file can't be set")
-		}
+		at := time.Now().Add(later)
+		assert.NoError(t, os.Chtimes(path, at, at), "the time of the file can't be set")
 	}
 }
 
@@ -380,14 +374,12 @@ func TestSimulate(t *testing.T) {
 		assert.True(t, regexp.MustCompile(want).MatchString(text), "does not say", want, text)
 	}
 	assert.NoError(t, err)
-	if text, err = run("a"); err != nil || !strings.Contains(text, "1 requests; 1 repeated what was done") {
-		t.Errorf("after a restart: %v\n%s", err, text)
-	}
+	text, err = run("a")
+	assert.True(t, err == nil && strings.Contains(text, "1 requests; 1 repeated what was done"), "after a restart", err, text)
 	for _, args := range [][]string{{"--port", "70000"}, {"--latency", "-1s"}, {"--fault", "explode"}, {"--secret-env", "PAWL_NOT_SET"},
 		{"--stripe-webhook", "http://127.0.0.1:1"}, {"--stripe-webhook", "http://127.0.0.1:1", "--stripe-webhook-secret-env", "PAWL_NOT_SET"}, {"word"}} {
-		if _, err := execute(t, append([]string{"simulate", "--file", ""}, args...)...); exitCode(err) != exitUsage || err == nil {
-			t.Errorf("%v: exit code %d, want %d: %v", args, exitCode(err), exitUsage, err)
-		}
+		_, err := execute(t, append([]string{"simulate", "--file", ""}, args...)...)
+		assert.True(t, exitCode(err) == exitUsage && err != nil, args, "exit code", exitCode(err), "want", exitUsage, err)
 	}
 	if _, err := execute(t, "simulate", "--file", filepath.Join(file, "none")); exitCode(err) != exitFailure || err == nil {
 		t.Errorf("a file that can't be made: %v", err)

@@ -173,9 +173,8 @@ func TestMetricsThatTheDocsName(t *testing.T) {
 	labels := w.labels(t)
 	operations := documents(t, "../../docs/operations.md")
 	for name := range labels {
-		if strings.HasPrefix(name, "pawl_") && !strings.Contains(operations, "`"+name+"`") {
-			t.Errorf("docs/operations.md does not name %s", name)
-		}
+		assert.True(t, !strings.HasPrefix(name, "pawl_") || strings.Contains(operations, "`"+name+"`"),
+			"docs/operations.md does not name", name)
 	}
 	for _, found := range metricNamed.FindAllStringSubmatch(documents(t, "../../README.md", "../../docs/*.md", "../../docs/operations/*"), -1) {
 		name := regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(found[1], "")
@@ -251,9 +250,8 @@ func TestScrapesAreShared(t *testing.T) {
 			if !strings.Contains(plain.Body.String(), "\nlooks 1\n") || !strings.HasPrefix(plain.Header().Get("Content-Type"), "text/plain") {
 				t.Fatalf("%v %s", plain.Header(), plain.Body)
 			}
-			if zipped := ask("Accept-Encoding", fmt.Sprintf("gzip, x-%d", n)); zipped.Header().Get("Content-Encoding") != "gzip" {
-				t.Fatal(zipped.Header())
-			}
+			zipped := ask("Accept-Encoding", fmt.Sprintf("gzip, x-%d", n))
+			assert.Require(t, zipped.Header().Get("Content-Encoding") == "gzip", zipped.Header())
 		}
 		assert.Equal(t, looks.Load(), 2, "looks for two encodings")
 		<-time.After(scrapeEvery)
@@ -375,9 +373,8 @@ func TestTracesAreWanted(t *testing.T) {
 			environ[name] = value
 		}
 		on, err := tracesWanted(func(name string) string { return environ[name] })
-		if got := map[bool]string{true: "on", false: "off"}[on]; err != nil && want != "error" || err == nil && got != want {
-			t.Errorf("%s: %s, %v; want %s", settings, got, err, want)
-		}
+		got := map[bool]string{true: "on", false: "off"}[on]
+		assert.True(t, (err == nil || want == "error") && (err != nil || got == want), settings, got, err, "want", want)
 	}
 }
 

@@ -3,7 +3,6 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -84,9 +83,8 @@ func TestVerifyCommand(t *testing.T) {
 		t.Parallel()
 		database := completedOrders(t, 3, "SET LOCAL session_replication_role = replica; DELETE FROM charges")
 		stdout, _, err := runVerify(t, database.URL, "--offenders", "2")
-		if err == nil || !strings.Contains(err.Error(), "2 of 16 checks") || exitCode(err) != exitFailure {
-			t.Errorf("error %v, exit code %d", err, exitCode(err))
-		}
+		assert.True(t, err != nil && strings.Contains(err.Error(), "2 of 16 checks") && exitCode(err) == exitFailure,
+			"error", err, "exit code", exitCode(err))
 		for _, want := range []string{
 			`(?m)^WRONG +completed +3 +3 wrong$`, `This should hold: Every completed order`, `"order 1": 0 charges stand, not 1`, `and 1 more`,
 			`(?m)^WRONG +money `, `"EUR": order_no 1 to 3, placed on 20\d\d-\d\d-\d\d: `,
@@ -124,9 +122,8 @@ func TestVerifyCommand(t *testing.T) {
 
 	t.Run("a database that does not answer is no verdict", func(t *testing.T) {
 		t.Parallel()
-		if _, _, err := runVerify(t, "postgres://127.0.0.1:1/none"); !errors.Is(err, errUnavailable) {
-			t.Errorf("error %v", err)
-		}
+		_, _, err := runVerify(t, "postgres://127.0.0.1:1/none")
+		assert.ErrorIs(t, err, errUnavailable, "error")
 	})
 }
 
@@ -159,9 +156,7 @@ func TestVerifyCommandWithAProvider(t *testing.T) {
 		}))
 		t.Cleanup(provider.Close)
 		stdout, _, err := runVerify(t, database.URL, "--provider", provider.URL)
-		if err == nil || exitCode(err) != exitFailure {
-			t.Errorf("error %v, exit code %d", err, exitCode(err))
-		}
+		assert.True(t, err != nil && exitCode(err) == exitFailure, "error", err, "exit code", exitCode(err))
 		for _, want := range []string{`(?m)^WRONG +provider_known +1 +1 wrong$`,
 			`"order 9": charge of 5 EUR, done at the provider: key "` + key, `26 checks in`} {
 			assert.True(t, regexp.MustCompile(want).MatchString(stdout), "no", want, "in", stdout)
@@ -236,9 +231,8 @@ func TestVerifyWithAProviderForEachStep(t *testing.T) {
 		for url := range strings.FieldsSeq(c.providers) {
 			args = append(args, "--provider", url)
 		}
-		if stdout, _, err := runVerify(t, w.URL, args...); c.right != (err == nil) || exitCode(err) > exitFailure {
-			t.Errorf("%s: %v\n%s", c.providers, err, stdout)
-		}
+		stdout, _, err := runVerify(t, w.URL, args...)
+		assert.True(t, c.right == (err == nil) && exitCode(err) <= exitFailure, c.providers, err, stdout)
 	}
 	// With a provider that is away, the report has the verification of our books, and the comparison with the others.
 	away := httptest.NewServer(nil)
@@ -255,9 +249,8 @@ func TestVerifyWithAProviderForEachStep(t *testing.T) {
 		assert.Equal(t, strings.TrimSpace(stored), compared, "compared and wrong")
 	}
 	for _, wrong := range []string{"127.0.0.1:1", "chrge=" + bankURL, "charge=", "refund=" + bankURL} {
-		if _, _, err := runVerify(t, w.URL, "--provider", wrong); exitCode(err) != exitConfig || !strings.Contains(fmt.Sprint(err), "reserve=URL") {
-			t.Errorf("%s: %v", wrong, err)
-		}
+		_, _, err := runVerify(t, w.URL, "--provider", wrong)
+		assert.True(t, exitCode(err) == exitConfig && strings.Contains(fmt.Sprint(err), "reserve=URL"), wrong, err)
 	}
 }
 

@@ -24,9 +24,8 @@ func TestProofThatFails(t *testing.T) {
 		program, err := exec.LookPath(c.program)
 		assert.NoError(t, err)
 		s := &stage{Options: Options{Program: program, Dir: t.TempDir()}, database: &pgembed.Server{}, provider: &process{}}
-		if proof := s.prove(t.Context()); proof.Checks != 0 || !strings.Contains(proof.Wrong, c.says) {
-			t.Errorf("%s: %+v", c.program, proof)
-		}
+		proof := s.prove(t.Context())
+		assert.True(t, proof.Checks == 0 && strings.Contains(proof.Wrong, c.says), c.program, proof)
 	}
 }
 
@@ -50,9 +49,8 @@ func TestStalled(t *testing.T) {
 		for _, state := range c.states {
 			now.Replicas = append(now.Replicas, console.LabReplica{State: state})
 		}
-		if says := stalled(now, c.since); c.says == "" && says != "" || !strings.Contains(says, c.says) {
-			t.Errorf("%+v: %q", c, says)
-		}
+		says := stalled(now, c.since)
+		assert.True(t, (c.says != "" || says == "") && strings.Contains(says, c.says), c, says)
 	}
 	if err := checkRules([]string{"hang", "nonsense"}); err == nil || !strings.Contains(err.Error(), `rule "nonsense": there is no fault "nonsense"; there are approve, decline, `) {
 		t.Error(err)
@@ -77,7 +75,6 @@ func TestReplicaThatDoesNotStart(t *testing.T) {
 	s.replicas[0].process = &process{exited: exited}
 	s.restart(0)
 	s.restarts.Wait()
-	if ctx.Err() == nil || s.failed == nil || !strings.Contains(s.failed.Error(), "pawl serve has ended: exit status 1") || out.Len() > 0 {
-		t.Errorf("%v; %v\n%s", ctx.Err(), s.failed, &out)
-	}
+	assert.True(t, ctx.Err() != nil && s.failed != nil && strings.Contains(s.failed.Error(), "pawl serve has ended: exit status 1") && out.Len() == 0,
+		ctx.Err(), s.failed, &out)
 }

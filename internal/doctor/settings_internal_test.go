@@ -28,9 +28,7 @@ func TestDurability(t *testing.T) {
 			continue
 		}
 		for i, f := range findings {
-			if f.State != c.want[i] || c.allowed && strings.Contains(f.Advice, "--allow-data-loss") {
-				t.Errorf("%s: %+v", name, f)
-			}
+			assert.True(t, f.State == c.want[i] && (!c.allowed || !strings.Contains(f.Advice, "--allow-data-loss")), name, f)
 		}
 	}
 }

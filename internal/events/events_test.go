@@ -108,9 +108,8 @@ func TestRelayIsFenced(t *testing.T) {
 		assert.NoError(t, f.Pool.QueryRow(t.Context(), `SELECT max(position) < $1 FROM transitions`, added.Horizon).Scan(&below))
 		return below
 	})
-	if _, err := f.query.EventRelayHold(t.Context(), db.EventRelayHoldParams{Owner: f.owner, LeaseSeconds: relayLease}); err == nil {
-		t.Error("the lease was taken from its holder")
-	}
+	_, err := f.query.EventRelayHold(t.Context(), db.EventRelayHoldParams{Owner: f.owner, LeaseSeconds: relayLease})
+	assert.True(t, err != nil, "the lease was taken from its holder")
 	f.exec(`UPDATE event_relay SET due_at = now()`)
 	f.hold()
 	f.numberUntil(1)
@@ -208,9 +207,7 @@ func TestEveryWriteIsOneEvent(t *testing.T) {
 	checkFeed(t, all, rows)
 	assert.Require(t, len(follower.found) == len(all), len(follower.found), "were read as they came, and", len(all), "later")
 	for i, e := range follower.found {
-		if string(e.JSON()) != string(all[i].JSON()) {
-			t.Fatalf("read again it is %s, and was %s", all[i].JSON(), e.JSON())
-		}
+		assert.Require(t, string(e.JSON()) == string(all[i].JSON()), "read again it is", all[i].JSON(), "and was", e.JSON())
 	}
 	var early int
 	assert.NoError(t, f.Pool.QueryRow(t.Context(), `SELECT count(*) FROM early_events`).Scan(&early))
@@ -275,9 +272,8 @@ func disturb(t *testing.T, e *engine.Engine, id string) {
 	if rand.N(3) == 0 {
 		_, _ = e.ChangeStock(ctx, engine.StockChange{Item: id, Kind: engine.StockAdjustment, Units: 3, Actor: "test", RequestID: "r"})
 	}
-	if _, err := e.Admit(ctx, engine.Input{OrderID: id, Amount: decimal.MustParse("9.99"), Currency: "EUR", Item: "widget", Quantity: 1}); err != nil {
-		t.Error(err)
-	}
+	_, err := e.Admit(ctx, engine.Input{OrderID: id, Amount: decimal.MustParse("9.99"), Currency: "EUR", Item: "widget", Quantity: 1})
+	assert.True(t, err == nil, err)
 	for range 3 { // whether it applies is up to chance
 		verb := []orders.Verb{orders.Pause, orders.Resume, orders.Cancel, orders.Retry}[rand.N(4)]
 		_, _ = e.Do(ctx, engine.Request{OrderID: id, Verb: verb, Actor: "test", Reason: strings.Repeat("r", rand.N(9)+1), Async: true})

@@ -341,9 +341,8 @@ func TestEventsAfterARestore(t *testing.T) {
 	for _, arguments := range [][]string{{"-c", "DROP SCHEMA pawl, books, public CASCADE; CREATE SCHEMA public"}, {"-f", file}} {
 		restore := exec.CommandContext(t.Context(), pgProgram(t, "psql"),
 			append([]string{"-v", "ON_ERROR_STOP=1", "-q", "-d", elsewhere.URL}, arguments...)...)
-		if out, err := restore.CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
+		out, err := restore.CombinedOutput()
+		assert.NoError(t, err, out)
 	}
 	r.open()
 	held, err := r.query.EventRelayHold(t.Context(), db.EventRelayHoldParams{Owner: r.owner, LeaseSeconds: 60})
@@ -355,12 +354,10 @@ func TestEventsAfterARestore(t *testing.T) {
 	want := []string{"1 evt_1_1", "2 evt_2_1", "3 evt_1_2", "4 evt_1_3"}
 	after := r.all(events.Cursor{}, events.Filter{}, 10)
 	assert.Equal(t, shown(after), want)
-	if after[3].ID == lost[3].ID || after[2].ID != lost[2].ID || after[3].Cursor == lost[3].Cursor {
-		t.Errorf("lost %s, %s; restored %s, and instead %s", lost[2].ID, lost[3].ID, after[2].ID, after[3].ID)
-	}
-	if string(after[0].JSON()) != string(before[0].JSON()) || after[2].Cursor == before[1].Cursor {
-		t.Errorf("%s\n%s", after[0].JSON(), before[0].JSON())
-	}
+	assert.True(t, after[3].ID != lost[3].ID && after[2].ID == lost[2].ID && after[3].Cursor != lost[3].Cursor,
+		"lost", lost[2].ID, lost[3].ID, "restored", after[2].ID, "and instead", after[3].ID)
+	assert.True(t, string(after[0].JSON()) == string(before[0].JSON()) && after[2].Cursor != before[1].Cursor,
+		after[0].JSON(), before[0].JSON())
 	last, _ := events.ParseCursor(before[1].Cursor)
 	assert.Equal(t, shown(r.all(last, events.Filter{}, 10)), want[2:], "after the last event before the dump")
 }

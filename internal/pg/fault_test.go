@@ -109,9 +109,8 @@ func TestSchemaMismatch(t *testing.T) {
 		conn, err := pgconn.Connect(t.Context(), database.AdminURL)
 		assert.NoError(t, err)
 		_, err = conn.Exec(t.Context(), sql).ReadAll()
-		if got := pg.SchemaMismatch(fmt.Errorf("wrapped: %w", err)); got != want || want && pg.FaultOf(err) != pg.Unknown {
-			t.Errorf("%s: %v, and fault %d: %v", sql, got, pg.FaultOf(err), err)
-		}
+		got := pg.SchemaMismatch(fmt.Errorf("wrapped: %w", err))
+		assert.True(t, got == want && (!want || pg.FaultOf(err) == pg.Unknown), sql, got, "and fault", pg.FaultOf(err), err)
 		assert.NoError(t, conn.Close(t.Context()))
 	}
 	if pg.SchemaMismatch(nil) || pg.SchemaMismatch(sqlstate("42P05")) || pg.SchemaMismatch(routed("42601")) || pg.SchemaMismatch(io.EOF) {
@@ -175,9 +174,8 @@ func TestFaultsOfAServer(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		_, err := pgx.Connect(ctx, "postgres://pawl@127.0.0.1:1/x?sslmode=disable")
-		if err == nil || pg.FaultOf(err) != pg.Unknown || pg.Describe(err) != "connection" {
-			t.Errorf("%v is %d, described as %q", err, pg.FaultOf(err), pg.Describe(err))
-		}
+		assert.True(t, err != nil && pg.FaultOf(err) == pg.Unknown && pg.Describe(err) == "connection",
+			err, "is", pg.FaultOf(err), "described as", pg.Describe(err))
 	})
 }
 

@@ -34,9 +34,8 @@ func TestOpen(t *testing.T) {
 		config, err := pgx.ParseConfig(database.URL)
 		assert.NoError(t, err)
 		for range 20 {
-			if pooled, err := pg.BehindPooler(t.Context(), config); pooled || err != nil {
-				t.Fatal(pooled, err)
-			}
+			pooled, err := pg.BehindPooler(t.Context(), config)
+			assert.Require(t, !pooled && err == nil, pooled, err)
 		}
 	})
 	t.Run("the pool prepares statements, unless the url says otherwise, and is as large as asked", func(t *testing.T) {
@@ -45,9 +44,8 @@ func TestOpen(t *testing.T) {
 			database.URL: pgx.QueryExecModeCacheStatement, database.URL + "&default_query_exec_mode=exec": pgx.QueryExecModeExec,
 		} {
 			pool := dbtest.Open(t, url, pg.Options{MaxConns: 3})
-			if mode := pool.ConnConfig().DefaultQueryExecMode; pool.Stat().MaxConns() != 3 || mode != want {
-				t.Errorf("%d connections, %s", pool.Stat().MaxConns(), mode)
-			}
+			mode := pool.ConnConfig().DefaultQueryExecMode
+			assert.True(t, pool.Stat().MaxConns() == 3 && mode == want, pool.Stat().MaxConns(), "connections", mode)
 			assert.NoError(t, assert.Err(db.New(pool).InstallationID(t.Context())))
 		}
 	})
@@ -276,13 +274,10 @@ func TestAwayIsSaid(t *testing.T) {
 		_, err := pool.Exec(ctx, "SELECT 1")
 		assert.True(t, errors.Is(err, pg.ErrAway) && pg.FaultOf(err) == pg.Again && strings.Contains(err.Error(), "failed to connect"),
 			err)
-		if errors.Is(err, context.Canceled) && ctx != brief {
-			t.Errorf("%v", err)
-		}
+		assert.True(t, !errors.Is(err, context.Canceled) || ctx == brief, err)
 	}
-	if tx, err := pool.BeginTx(t.Context(), pgx.TxOptions{}); !errors.Is(err, pg.ErrAway) {
-		t.Errorf("%v, %v", tx, err)
-	}
+	tx, err := pool.BeginTx(t.Context(), pgx.TxOptions{})
+	assert.ErrorIs(t, err, pg.ErrAway, tx)
 }
 
 // TestLostConnectionsDoNotCloseTheGate: where connections can be made, one that is lost costs one new connection, and
@@ -378,9 +373,7 @@ func TestCheck(t *testing.T) {
 			conn := connect(t, dbtest.New(t).AdminURL)
 			assert.NoError(t, assert.Err(conn.Exec(t.Context(), c.spoil)))
 			err := pg.Check(t.Context(), conn)
-			if (err != nil) != (len(c.says) > 0) || err != nil && !errors.Is(err, pg.ErrSchemaMismatch) {
-				t.Fatalf("%v", err)
-			}
+			assert.Require(t, (err != nil) == (len(c.says) > 0) && (err == nil || errors.Is(err, pg.ErrSchemaMismatch)), err)
 			for _, words := range c.says {
 				assert.Contains(t, err.Error(), words, err)
 			}

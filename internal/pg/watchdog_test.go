@@ -59,9 +59,7 @@ func TestSilentConnectionIsGivenUp(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			_, err := pool.Exec(ctx, emit, "lost")
-			if pg.FaultOf(err) != pg.Unknown || ctx.Err() != nil {
-				t.Fatalf("%s: %v, and the test's time: %v", fate, err, ctx.Err())
-			}
+			assert.Require(t, pg.FaultOf(err) == pg.Unknown && ctx.Err() == nil, fate, err, "and the test's time", ctx.Err())
 			untilKnown(t, func() error {
 				_, err := pool.Exec(ctx, emit, "again")
 				return err
@@ -93,9 +91,7 @@ func TestSilentQuestion(t *testing.T) {
 		_, err := db.New(pool).InstallationID(t.Context())
 		return err
 	})
-	if asked.Load() < 2 {
-		t.Error(asked.Load())
-	}
+	assert.True(t, asked.Load() >= 2, asked.Load())
 }
 
 // untilKnown sends a statement until its outcome is known: a server that gets no time on a busy machine looks as if it
@@ -106,9 +102,7 @@ func untilKnown(t *testing.T, send func() error) {
 	for pg.FaultOf(err) == pg.Unknown && t.Context().Err() == nil {
 		err = send()
 	}
-	if err != nil {
-		t.Error(err)
-	}
+	assert.True(t, err == nil, err)
 }
 
 // A statement may end just when the server is to be asked about it. Its connection is somebody else's then, or
@@ -205,9 +199,8 @@ func cutOffWaiting(t *testing.T, pool *pg.Pool, watcher *pgxpool.Pool) {
 	}()
 	assert.Eventually(t, "it waits", func() bool { return ask(t, watcher, oneWaits) })
 	cancel()
-	if err := <-ended; pg.FaultOf(err) != pg.Unknown {
-		t.Error(err)
-	}
+	err := <-ended
+	assert.Equal(t, pg.FaultOf(err), pg.Unknown, err)
 	// A request to cancel would have been sent by now, and the wait be over. What is read on another connection says so.
 	for range 20 {
 		assert.Require(t, ask(t, watcher, oneWaits), "the wait for the standby was ended")
@@ -281,9 +274,8 @@ func TestCutOffStatementKeepsItsPlace(t *testing.T) {
 		callers.Go(func() {
 			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 			defer cancel()
-			if _, err := db.New(pool).InstallationID(ctx); pg.FaultOf(err) != pg.Unknown {
-				t.Error(err)
-			}
+			_, err := db.New(pool).InstallationID(ctx)
+			assert.Equal(t, pg.FaultOf(err), pg.Unknown, err)
 		})
 	}
 	callers.Wait()

@@ -51,9 +51,8 @@ func TestChoiceOfServer(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s := &Server{cfg: Config{Log: slog.New(slog.DiscardHandler)}}
-			if got := s.bestOf(deadline(t), c.dirs, c.wanted); got.dir != c.want {
-				t.Fatalf("chose %v", got)
-			}
+			got := s.bestOf(deadline(t), c.dirs, c.wanted)
+			assert.Require(t, got.dir == c.want, "chose", got)
 		})
 	}
 }
@@ -118,9 +117,7 @@ func TestExistingMakesNothing(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(folder(t), "pawl")
 	_, err := Start(deadline(t), Config{Dir: dir, Existing: true})
-	if !errors.Is(err, ErrNoData) || exists(dir) {
-		t.Fatalf("error %v, made %v", err, exists(dir))
-	}
+	assert.Require(t, errors.Is(err, ErrNoData) && !exists(dir), "error", err, "made", exists(dir))
 	s := start(t, Config{Dir: dir})
 	keepRow(t, s.URL("postgres"))
 	stop(t, s)

@@ -31,9 +31,8 @@ func TestServiceSettingsAreDurable(t *testing.T) {
 	}
 	assert.Equal(t, query(t, s.URL("postgres"), "SELECT datcollate FROM pg_database WHERE datname = 'postgres'"), "C",
 		"collation is")
-	if info, err := os.Stat(s.folders.socket); err != nil || info.Mode().Perm() != 0o700 {
-		t.Errorf("socket folder: %v %v", info.Mode(), err)
-	}
+	info, err := os.Stat(s.folders.socket)
+	assert.True(t, err == nil && info.Mode().Perm() == 0o700, "socket folder", info.Mode(), err)
 }
 
 func TestSharedBuffersFollowMemory(t *testing.T) {
@@ -157,9 +156,8 @@ func TestSecondCopyIsRefused(t *testing.T) {
 
 func TestDefaultDir(t *testing.T) {
 	if os.Geteuid() == 0 {
-		if dir, err := DefaultDir(); dir != "/var/lib/pawl" || err != nil {
-			t.Fatal(dir, err)
-		}
+		dir, err := DefaultDir()
+		assert.Require(t, dir == "/var/lib/pawl" && err == nil, dir, err)
 		return
 	}
 	t.Setenv("XDG_DATA_HOME", "/data")
@@ -363,9 +361,7 @@ func TestStalePIDFile(t *testing.T) {
 			number := pid(t, s)
 			replacePID(t, s.folders.data, number)
 			query(t, start(t, cfg).URL("postgres"), "SELECT 'works'")
-			if number != s.PID() && syscall.Kill(number, 0) != nil {
-				t.Fatal("a process that is not ours was ended")
-			}
+			assert.Require(t, number == s.PID() || syscall.Kill(number, 0) == nil, "a process that is not ours was ended")
 		})
 	}
 }

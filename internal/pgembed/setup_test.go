@@ -96,9 +96,8 @@ func filled(t *testing.T) string {
 		cluster.base = base // it is whole
 	}
 	dir := folder(t)
-	if out, err := exec.CommandContext(deadline(t), "cp", "-a", filepath.Join(cluster.base, "data"), dir).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	out, err := exec.CommandContext(deadline(t), "cp", "-a", filepath.Join(cluster.base, "data"), dir).CombinedOutput()
+	assert.NoError(t, err, out)
 	return dir
 }
 
@@ -133,9 +132,8 @@ func start(t *testing.T, cfg Config) *Server {
 
 func stop(t *testing.T, s *Server) {
 	t.Helper()
-	if err := s.Stop(context.WithoutCancel(t.Context())); err != nil {
-		t.Error(err)
-	}
+	err := s.Stop(context.WithoutCancel(t.Context()))
+	assert.True(t, err == nil, err)
 }
 
 func connect(t *testing.T, url string) *pgx.Conn {

@@ -94,9 +94,8 @@ func TestServersOfOurOwnAreRun(t *testing.T) {
 			parent, dir, ran := plantedServer(t)
 			assert.NoError(t, change(parent, dir))
 			s := &Server{cfg: Config{Log: slog.New(slog.DiscardHandler)}}
-			if got := s.bestOf(deadline(t), []string{dir}, 0); got.dir != dir || !ran() {
-				t.Errorf("chosen: %v, ran: %v", got, ran())
-			}
+			got := s.bestOf(deadline(t), []string{dir}, 0)
+			assert.True(t, got.dir == dir && ran(), "chosen", got, "ran", ran())
 		})
 	}
 }
@@ -179,9 +178,8 @@ func TestProgramsOfAnotherUserAreNotRun(t *testing.T) {
 	want := filepath.Join(bin, "lib", "npm-cli.js") + " ci "
 	assert.True(t, strings.HasPrefix(text, want) && !strings.Contains(text, theirs), "node was run with", text)
 	for _, name := range []string{"useradd", "ps", "id"} {
-		if path, err := findProgram(name); err == nil && strings.HasPrefix(path, theirs) {
-			t.Errorf("%s would be run", path)
-		}
+		path, err := findProgram(name)
+		assert.True(t, err != nil || !strings.HasPrefix(path, theirs), path, "would be run")
 	}
 	if (&Server{folders: folders{data: folder(t)}}).serves(1 << 30) { // no such process: ps is asked
 		t.Error("a process that is not there serves")
@@ -218,9 +216,8 @@ func TestLinksOnTheWay(t *testing.T) {
 		ours + "/good": shell, shared + "/ours": shell, ours + "/relative": shell, ours + "/folder/bin/sh": shell, "/bin/../bin/./sh": shell, "/": "/",
 		ours + "/by-theirs": "", theirs + "/link": "", shared + "/theirs": "", ours + "/circle": "", ours + "/none": "", "/bin/sh/x": "",
 	} {
-		if got, err := trusted(path); got != want || (err == nil) != (want != "") {
-			t.Errorf("%s is %q, %v", path, got, err)
-		}
+		got, err := trusted(path)
+		assert.True(t, got == want && (err == nil) == (want != ""), path, "is", got, err)
 	}
 }
 
@@ -427,9 +424,8 @@ func plant(t *testing.T, link, content string) (target string) {
 	t.Helper()
 	target = filepath.Join(t.TempDir(), "target")
 	assert.NoError(t, os.WriteFile(target, []byte(content), 0o600))
-	if err := os.Remove(link); err != nil && !errors.Is(err, os.ErrNotExist) {
-		t.Fatal(err)
-	}
+	err := os.Remove(link)
+	assert.Require(t, err == nil || errors.Is(err, os.ErrNotExist), err)
 	assert.NoError(t, os.Symlink(target, link))
 	return target
 }
@@ -440,9 +436,8 @@ func wantContent(t *testing.T, path, want string) {
 	assert.Require(t, err == nil && info.Mode().IsRegular(), path, info, err)
 	text, err := os.ReadFile(path)
 	assert.Require(t, err == nil && string(text) == want, path, "holds", text, want, err)
-	if stat, ok := info.Sys().(*syscall.Stat_t); ok && int(stat.Uid) != os.Geteuid() {
-		t.Fatalf("%s belongs to user %d", path, stat.Uid)
-	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	assert.Require(t, !ok || int(stat.Uid) == os.Geteuid(), path, "belongs to another user")
 }
 
 // TestRunning finds the server of a folder, also one whose name is too long for a socket, which then lies elsewhere
@@ -459,16 +454,13 @@ func TestRunning(t *testing.T) {
 			s := start(t, cfg)
 			assert.True(t, s.folders.temporary == (name != "base") && len(s.folders.socket) <= 60, s.folders)
 			got, ok := Running(cfg.Dir)
-			if !ok || got != s.URL("postgres") {
-				t.Fatalf("%q %v, want %q", got, ok, s.URL("postgres"))
-			}
+			assert.Require(t, ok && got == s.URL("postgres"), got, ok, "want", s.URL("postgres"))
 			query(t, got, "SELECT 'works'")
 			killServer(t, s)
 			// A child that was forked a moment before may have the socket open a moment longer.
 			eventually(t, "it is not found after its end", func() bool { _, ok := Running(cfg.Dir); return !ok })
-			if stop(t, s); s.folders.temporary && exists(s.folders.socket) {
-				t.Error("the folder of the socket was left behind")
-			}
+			stop(t, s)
+			assert.True(t, !s.folders.temporary || !exists(s.folders.socket), "the folder of the socket was left behind")
 		})
 	}
 }

@@ -262,9 +262,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, source []byte) {
 		p, err := policy.Parse(source)
 		var all policy.Problems
-		if (p == nil) == (err == nil) || err != nil && !errors.As(err, &all) {
-			t.Fatalf("policy %v, error %v", p, err)
-		}
+		assert.Require(t, (p == nil) != (err == nil) && (err == nil || errors.As(err, &all)), "policy", p, "error", err)
 		for _, problem := range all {
 			assert.True(t, problem.Line >= 1 && problem.Column >= 1 && problem.Text != "", "problem without a place", problem)
 		}
@@ -274,9 +272,8 @@ func FuzzParse(f *testing.F) {
 		for _, at := range p.Places() {
 			reliable(t, at.Step, p.Step(at.Step, at.Route))
 		}
-		if p.ReservationTTL < 0 || p.CompleteWithin < 0 || p.Concurrency != nil && p.Concurrency.Limit < 1 {
-			t.Errorf("%+v", p)
-		}
+		assert.True(t, p.ReservationTTL >= 0 && p.CompleteWithin >= 0 && (p.Concurrency == nil || p.Concurrency.Limit >= 1),
+			p)
 	})
 }
 

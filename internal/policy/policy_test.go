@@ -173,9 +173,8 @@ approval:
 		{"the first of two", policy.Order{Amount: decimal.MustParse("999"), Currency: "USD", CustomerID: "mallory"}, 0},
 	} {
 		rule, i := p.ApprovalOf(c.order)
-		if i != c.rule || (rule == nil) != (i < 0) || rule != nil && rule != &p.Approval[i] {
-			t.Errorf("%s: rule %d, want %d", c.name, i, c.rule)
-		}
+		assert.True(t, i == c.rule && (rule == nil) == (i < 0) && (rule == nil || rule == &p.Approval[i]),
+			c.name, "rule", i, "want", c.rule)
 	}
 }
 
@@ -252,9 +251,7 @@ func TestSecrets(t *testing.T) {
 	} {
 		got, err := within.Read(policy.Secret(secret))
 		assert.True(t, got == want && (err == nil) == (want != ""), secret, "read", got, "error", err)
-		if err != nil && strings.Contains(err.Error(), "hidden") {
-			t.Errorf("%q: the error tells it: %v", secret, err)
-		}
+		assert.True(t, err == nil || !strings.Contains(err.Error(), "hidden"), secret, "the error tells it", err)
 	}
 	t.Run("are read when they are used", func(t *testing.T) {
 		p := parse(t, "charge: {executor: stripe, secret: 'env:PAWL_SECRET_TEST_KEY', webhookSecret: 'env:PAWL_SECRET_TEST_HOOK'}")
@@ -286,9 +283,8 @@ func TestSecrets(t *testing.T) {
 func TestNothingIsNamedWithoutBounds(t *testing.T) {
 	t.Setenv("PAWL_SECRET_TEST", "hidden")
 	for _, secret := range []policy.Secret{"env:PAWL_SECRET_TEST", "file:/etc/hostname"} {
-		if text, err := (policy.Bounds{}).Read(secret); err == nil {
-			t.Errorf("%s: %q", secret, text)
-		}
+		text, err := (policy.Bounds{}).Read(secret)
+		assert.True(t, err != nil, secret, text)
 	}
 }
 
@@ -306,9 +302,8 @@ func TestLiveKeysAreForStripe(t *testing.T) { //nolint:paralleltest // it change
 		t.Setenv("PAWL_SECRET_TEST_KEY", c.key)
 		how := policy.Policy{Charge: policy.Step{Executor: policy.Stripe, URL: c.url, Secret: "env:PAWL_SECRET_TEST_KEY"}}
 		err := within.Usable(&how, policy.Place{Step: fsm.Charge})
-		if (err == nil) != c.usable || err != nil && strings.Contains(err.Error(), c.key) {
-			t.Errorf("%s at %q: %v", c.key, c.url, err)
-		}
+		assert.True(t, (err == nil) == c.usable && (err == nil || !strings.Contains(err.Error(), c.key)),
+			c.key, "at", c.url, err)
 		if key, err := within.ReadKey(&how.Charge); (err == nil) != c.usable || err == nil && key != c.key {
 			t.Errorf("%s at %q: read %q, %v", c.key, c.url, key, err)
 		}
@@ -327,9 +322,8 @@ func TestAddressesOfAPolicy(t *testing.T) {
 		if err := (policy.Bounds{}).Usable(p, policy.Place{Step: fsm.Confirm}); (err == nil) != want.always {
 			t.Errorf("%s: %v", url, err)
 		}
-		if err := (policy.Bounds{AllowPrivate: true}).Usable(p, policy.Place{Step: fsm.Confirm}); (err == nil) != want.private {
-			t.Errorf("%s, private allowed: %v", url, err)
-		}
+		err := (policy.Bounds{AllowPrivate: true}).Usable(p, policy.Place{Step: fsm.Confirm})
+		assert.Equal(t, err == nil, want.private, url, "private allowed", err)
 	}
 	for _, url := range []string{"http://0x7f.1/", "http://127.1/", "http://2130706433/", "http://0177.0.0.1/", "http://0x7f000001/", "http://a.example.0x1/", "http://1.2.3.4.5/", "http://127.0.0.1./"} {
 		assert.True(t, assert.Err(policy.ParseURL(url)) != nil, url, "is taken")

@@ -154,9 +154,8 @@ func TestReferenceExplainsEveryKey(t *testing.T) {
 	reference := reference(t)
 	keys := 0
 	for _, match := range regexp.MustCompile(`"([a-z][A-Za-z]+)": \{("description"|"\$ref"|$)`).FindAllStringSubmatch(policy.Schema(), -1) {
-		if keys++; !strings.Contains(reference, "`"+match[1]+"`") {
-			t.Errorf("%s is not explained", match[1])
-		}
+		keys++
+		assert.Contains(t, reference, "`"+match[1]+"`", match[1], "is not explained")
 	}
 	assert.True(t, keys >= 25, keys, "keys found in the schema")
 }

@@ -209,9 +209,8 @@ func lookerAt(t *testing.T, url string) provider.Looker {
 // A look-up without an answer says nothing about the Do, not even that it was not seen.
 func TestALookupThatFailsIsUnknown(t *testing.T) {
 	t.Parallel()
-	if r := lookerAt(t, nobody(t)).Lookup(t.Context(), aCall(fsm.Charge)); kind(r) != "unknown" {
-		t.Errorf("%#v", r)
-	}
+	r := lookerAt(t, nobody(t)).Lookup(t.Context(), aCall(fsm.Charge))
+	assert.Equal(t, kind(r), "unknown", r)
 }
 
 func TestRetryAfter(t *testing.T) {
@@ -237,9 +236,8 @@ func TestTextOfAnAnswer(t *testing.T) {
 		t.Parallel()
 		body := fmt.Sprintf(`{"code":"a\nb\u001b[31m\u202e%s","detail":"%s"}`, strings.Repeat("é", 300), strings.Repeat("\\ud83d\\ude00", 300))
 		r := answered(t, provider.Do, says(402, body)).(provider.Refused)
-		if utf8.RuneCountInString(r.Code) != 200 || utf8.RuneCountInString(r.Detail) != 200 || !strings.HasPrefix(r.Code, "a b [31m é") {
-			t.Errorf("%q %q", r.Code, r.Detail)
-		}
+		assert.True(t, utf8.RuneCountInString(r.Code) == 200 && utf8.RuneCountInString(r.Detail) == 200 && strings.HasPrefix(r.Code, "a b [31m é"),
+			r.Code, r.Detail)
 	})
 	t.Run("tell no secret and no payment method", func(t *testing.T) {
 		t.Parallel()

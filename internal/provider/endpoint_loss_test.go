@@ -114,9 +114,8 @@ func TestAnswerThatEndsWithItsConnection(t *testing.T) {
 		"HTTP/1.1 429 Too Many Requests\r\nConnection: close\r\n\r\n":                           provider.Retry{Code: "too_many_requests"},
 		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;x=y\r\n{}\r\n0\r\nA: b\r\n\r\n": provider.Done{},
 	} {
-		if got := atURL(talk(t, answering(text)), fsm.Charge, "").Do(t.Context(), aCall(fsm.Charge)); fmt.Sprint(got) != fmt.Sprint(want) {
-			t.Errorf("%q: %#v", text, got)
-		}
+		got := atURL(talk(t, answering(text)), fsm.Charge, "").Do(t.Context(), aCall(fsm.Charge))
+		assert.Equal(t, fmt.Sprint(got), fmt.Sprint(want), text, got)
 	}
 }
 
@@ -143,9 +142,8 @@ func TestRequestSentTwiceIsInDoubt(t *testing.T) {
 			e := atURL(talk(t, append([]func(*bufio.ReadWriter){heard}, v.then...)...), fsm.Charge, "")
 			r := e.Do(t.Context(), aCall(fsm.Charge))
 			assert.Require(t, kind(r) == "done", r)
-			if got := withoutDetail(e.Do(t.Context(), aCall(fsm.Charge))); fmt.Sprintf("%#v", got) != fmt.Sprintf("%#v", v.want) {
-				t.Errorf("%#v, want %#v", got, v.want)
-			}
+			got := withoutDetail(e.Do(t.Context(), aCall(fsm.Charge)))
+			assert.Equal(t, fmt.Sprintf("%#v", got), fmt.Sprintf("%#v", v.want), got, v.want)
 		})
 	}
 }
@@ -159,9 +157,8 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 			assert.True(t, ok && r.Code == "redirect" && !strings.Contains(r.Detail, target), status, r)
 		}
 		looker := lookerAt(t, mustLay(t, says(status, "", "Location", target)))
-		if r := looker.Lookup(t.Context(), aCall(fsm.Charge)); kind(r) != "unknown" {
-			t.Errorf("%d: %#v", status, r)
-		}
+		r := looker.Lookup(t.Context(), aCall(fsm.Charge))
+		assert.Equal(t, kind(r), "unknown", status, r)
 	}
 	assert.Equal(t, len(elsewhere.seen()), 0, "requests went elsewhere")
 }

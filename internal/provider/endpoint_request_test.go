@@ -110,9 +110,8 @@ func checkSignature(t *testing.T, r *request) {
 	assert.NoError(t, err)
 	mac := hmac.New(sha256.New, key)
 	mac.Write([]byte(r.header.Get("webhook-id") + "." + at + "." + r.body))
-	if want, got := "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)), r.header.Get("webhook-signature"); got != want {
-		t.Errorf("webhook-signature: %q, want %q", got, want)
-	}
+	want, got := "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)), r.header.Get("webhook-signature")
+	assert.Equal(t, got, want, "webhook-signature")
 }
 
 func TestNothingIsSignedWithoutASecret(t *testing.T) {
@@ -170,9 +169,8 @@ func TestCallsOfAnOrderAreOneTrace(t *testing.T) {
 		}
 		traces, parents[part[2]] = append(traces, part[1]), true
 	}
-	if traces[0] != traces[1] || traces[0] != traces[2] || traces[0] == traces[3] || traces[0] == traces[4] || len(parents) != 5 {
-		t.Errorf("traces %q, parents %v", traces, parents)
-	}
+	assert.True(t, traces[0] == traces[1] && traces[0] == traces[2] && traces[0] != traces[3] && traces[0] != traces[4] && len(parents) == 5,
+		"traces", traces, "parents", parents)
 }
 
 // A policy has no such URLs. If it did, nothing would be sent, the order would be held, and no password would be shown.
@@ -197,9 +195,8 @@ func TestLookupURLMakesALooker(t *testing.T) {
 		false: {Executor: policy.HTTP, URL: url},
 		true:  {Executor: policy.HTTP, URL: url, LookupURL: url},
 	} {
-		if _, looks := endpoint.New(&s, fsm.Confirm, local, provider.NewTransport(0, true)).(provider.Looker); looks != of {
-			t.Errorf("%+v is a Looker: %v", s, looks)
-		}
+		_, looks := endpoint.New(&s, fsm.Confirm, local, provider.NewTransport(0, true)).(provider.Looker)
+		assert.Equal(t, looks, of, s, "is a Looker")
 	}
 	_, looks := endpoint.New(&policy.Step{Executor: policy.Simulator, URL: url}, fsm.Charge, local, provider.NewTransport(0, true)).(provider.Looker)
 	assert.True(t, looks, "the simulator can't be asked")
@@ -219,9 +216,8 @@ func TestClockOfTheCall(t *testing.T) {
 	c := aCall(fsm.Charge)
 	c.Clock = func() time.Time { return at }
 	result := atURL(url, fsm.Charge, secretOf(t, secretText)).Do(t.Context(), c)
-	if retry, _ := result.(provider.Retry); retry.After != time.Hour {
-		t.Errorf("%+v, want to wait for an hour", result)
-	}
+	retry, _ := result.(provider.Retry)
+	assert.Equal(t, retry.After, time.Hour, result, "want to wait for an hour")
 	assert.Equal(t, signed, strconv.FormatInt(at.Unix(), 10), "signed at", at.Unix())
 }
 

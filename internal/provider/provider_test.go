@@ -132,9 +132,8 @@ func (s subject) mustUndo(t *testing.T, c *provider.Call) {
 // mustFail sends a Do that must not have an effect any more, and say so.
 func (s subject) mustFail(t *testing.T, c *provider.Call) {
 	t.Helper()
-	if result := s.Do(t.Context(), c); kind(result) != "refused" {
-		t.Errorf("a late do: %#v", result)
-	}
+	result := s.Do(t.Context(), c)
+	assert.Equal(t, kind(result), "refused", "a late do", result)
 }
 
 func kind(r provider.Result) string {
@@ -477,9 +476,8 @@ func newSimulator(t *testing.T, config simulator.Config) *simulator.Simulator {
 	sim, err := simulator.Open(config)
 	assert.NoError(t, err)
 	t.Cleanup(func() {
-		if err := sim.Close(); err != nil {
-			t.Error(err)
-		}
+		err := sim.Close()
+		assert.True(t, err == nil, err)
 	})
 	return sim
 }

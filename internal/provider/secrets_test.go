@@ -70,9 +70,8 @@ func TestActionsHaveWebAddressesOnly(t *testing.T) {
 		`{"steps":[{"url":"javascript:x"},{"url":"https://a.example"}]}`:      `{"steps":[{},{"url":"https://a.example"}]}`,
 		`{"clientSecret":"pi_1_secret_2"}`:                                    `{"clientSecret":"pi_1_secret_2"}`,
 	} {
-		if got, _ := (provider.Secrets{}).MaskResult(provider.Waiting{Action: []byte(action)}).(provider.Waiting); string(got.Action) != want {
-			t.Errorf("%s becomes %s, want %s", action, got.Action, want)
-		}
+		got, _ := (provider.Secrets{}).MaskResult(provider.Waiting{Action: []byte(action)}).(provider.Waiting)
+		assert.Equal(t, string(got.Action), want, action, "becomes", got.Action)
 	}
 }
 

@@ -61,9 +61,8 @@ func TestShortKeys(t *testing.T) {
 		}
 		h := http.Header{}
 		Sign(h, Message{"id", []byte("body")}, now, key)
-		if err := Verify(secret, h, []byte("body"), now); (err == nil) != good {
-			t.Errorf("signed with %q: %v", secret, err)
-		}
+		err := Verify(secret, h, []byte("body"), now)
+		assert.Equal(t, err == nil, good, "signed with", secret, err)
 	}
 }
 

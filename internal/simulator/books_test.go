@@ -63,9 +63,7 @@ func TestRequests(t *testing.T) {
 	}
 	want := []string{"1key1charge" + "do7errorerrortrue", "2key2chargedo0donetrue", "3undokey1chargeundo0refundedtrue"}
 	for i := range want {
-		if i >= len(got) || strings.ReplaceAll(got[i], " ", "") != want[i] {
-			t.Errorf("%q, want %q", got, want[i])
-		}
+		assert.True(t, i < len(got) && strings.ReplaceAll(got[i], " ", "") == want[i], got, "want", want[i])
 	}
 	assert.Equal(t, len(p.Requests("")), 4, "requests")
 }
@@ -86,9 +84,8 @@ func TestPlan(t *testing.T) {
 	const plan = `[{"fault":"decline","step":"reserve","operation":"do","code":"no"},` +
 		`{"fault":"decline","amount":"13.0","operation":"do","code":"unlucky"},{"fault":"slow","operation":"do","times":1,"delay":"1ms"}]`
 	for _, bad := range []string{`[{"fault":"decline","itm":"x"}]`, `["explode"]`, `[{"fault":"slow","delay":"soon"}]`, `{}`} {
-		if status, _ := post(bad); status != http.StatusBadRequest {
-			t.Errorf("%s: %d", bad, status)
-		}
+		status, _ := post(bad)
+		assert.Equal(t, status, http.StatusBadRequest, bad)
 	}
 	assert.Equal(t, p.get("/faults"), plan, "a plan that makes no sense was taken")
 	p.answers(call{key: "a", amount: "13"}, "402 refused unlucky")
@@ -203,9 +200,8 @@ func TestFile(t *testing.T) {
 		t.Parallel()
 		p := history(t)
 		q := start(t, simulator.Config{File: crash(t, p.file)})
-		if got, want := known(q.Simulator), known(p.Simulator); got != want || strings.Count(got, "\n") != 5 {
-			t.Errorf("%s\nwant\n%s", got, want)
-		}
+		got, want := known(q.Simulator), known(p.Simulator)
+		assert.True(t, got == want && strings.Count(got, "\n") == 5, got, "want", want)
 		q.answers(call{key: "live"}, "200 ch_1 again")
 		q.answers(call{key: "live", amount: "1"}, "422 idempotency_mismatch")
 		q.answers(call{key: "refused", item: "decline"}, "402 refused card_declined again")

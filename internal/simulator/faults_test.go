@@ -69,9 +69,7 @@ func TestFaults(t *testing.T) {
 					p.stands("key", c.books)
 				}
 			}
-			if !p.Summary().OK() {
-				t.Errorf("%+v", p.Summary())
-			}
+			assert.True(t, p.Summary().OK(), p.Summary())
 		})
 		rule, err := simulator.ParseRule(c.rule)
 		assert.NoError(t, err)
@@ -111,9 +109,7 @@ func (p *provider) sees(c call, want string) {
 	assert.Equal(p.t, got, want, "request", number)
 	// A request that hangs holds its key until the server has noticed that the caller left.
 	_, err = p.Await(p.t.Context(), func(r simulator.Request) bool { return r.Number == number && r.Outcome != "" && r.Outcome != "running" })
-	if err != nil {
-		p.t.Error(err)
-	}
+	assert.True(p.t, err == nil, err)
 }
 
 func TestFaultsOfUndo(t *testing.T) {
@@ -178,13 +174,10 @@ func TestTime(t *testing.T) {
 			synctest.Wait()
 			assert.Equal(t, ask(sim, call{item: "slow:5s"}.request(t.Context(), "http://provider")), "409 in_progress",
 				"answered")
-			if _, err := sim.Await(t.Context(), func(r simulator.Request) bool { return r.Outcome == "done" }); err != nil {
-				t.Error(err)
-			}
+			_, err := sim.Await(t.Context(), func(r simulator.Request) bool { return r.Outcome == "done" })
+			assert.True(t, err == nil, err)
 			synctest.Wait()
-			if done != 5*time.Second || len(sim.Books("")) != 1 {
-				t.Errorf("after %s: %v", done, sim.Books(""))
-			}
+			assert.True(t, done == 5*time.Second && len(sim.Books("")) == 1, "after", done, sim.Books(""))
 			assert.NoError(t, sim.Close())
 		})
 	})
@@ -324,12 +317,10 @@ func TestCallbacks(t *testing.T) {
 			p := start(t, simulator.Config{})
 			p.faults(c.rule)
 			p.answers(call{callback: to.URL}, c.answer)
-			if strings.HasPrefix(c.rule, "callback-before") && len(to.told()) != 1 {
-				t.Error("answered before the callback was")
-			}
-			if lookup := p.get("/lookup?key=key"); c.lookup != "" && lookup != c.lookup {
-				t.Errorf("looked up: %s", lookup)
-			}
+			assert.True(t, !strings.HasPrefix(c.rule, "callback-before") || len(to.told()) == 1,
+				"answered before the callback was")
+			lookup := p.get("/lookup?key=key")
+			assert.True(t, c.lookup == "" || lookup == c.lookup, "looked up", lookup)
 			for range c.told {
 				<-to.came
 			}
@@ -472,9 +463,7 @@ func TestSignature(t *testing.T) {
 			got, err := p.send(call{header: http.Header{
 				"Webhook-Id": {id}, "Webhook-Timestamp": {stamp}, "Webhook-Signature": {"v1,b2xk " + signature},
 			}})
-			if err != nil {
-				t.Error(err)
-			}
+			assert.True(t, err == nil, err)
 			return got
 		}
 		const no = "401 not_done bad_request"

@@ -26,22 +26,17 @@ func TestOneKey(t *testing.T) {
 			for range 200 {
 				all.Go(func() {
 					got, err := p.send(call{})
-					if err != nil {
-						p.t.Error(err)
-					}
+					assert.True(p.t, err == nil, err)
 					mu.Lock()
 					defer mu.Unlock()
 					answers[got]++
 				})
 			}
 			all.Wait()
-			if answers["200 ch_1"] != 1 || answers["200 ch_1 again"]+answers["409 in_progress"] != 199 {
-				p.t.Errorf("%v", answers)
-			}
+			assert.True(p.t, answers["200 ch_1"] == 1 && answers["200 ch_1 again"]+answers["409 in_progress"] == 199, answers)
 			p.stands("key", "live 1")
-			if sum := p.Summary(); sum.DuplicatesSuppressed != 199 || sum.Requests != 200 || p.Books("")[0].Requests != 200 {
-				p.t.Errorf("%+v", sum)
-			}
+			sum := p.Summary()
+			assert.True(p.t, sum.DuplicatesSuppressed == 199 && sum.Requests == 200 && p.Books("")[0].Requests == 200, sum)
 		},
 		"is for one request": func(p *provider) {
 			p.answers(call{}, "200 ch_1")
@@ -127,9 +122,8 @@ func TestForgottenKeys(t *testing.T) {
 			p = start(p.t, atOnce)
 			p.answers(call{}, "200 ch_1")
 			p.answers(call{}, "200 ch_2")
-			if sum := p.Summary(); sum.OK() || sum.DoubleLive != 1 {
-				p.t.Errorf("%+v", sum)
-			}
+			sum := p.Summary()
+			assert.True(p.t, !sum.OK() && sum.DoubleLive == 1, sum)
 		},
 		"have nothing to take back": func(p *provider) {
 			p = start(p.t, atOnce)
@@ -193,9 +187,8 @@ func TestUndo(t *testing.T) {
 			p.answers(call{}, "402 refused voided")
 			p.answers(call{}, "402 refused voided again")
 			p.stands("key", "voided 0")
-			if sum := p.Summary(); sum.RefusedAfterUndo != 2 || sum.DuplicatesSuppressed != 2 {
-				p.t.Errorf("%+v", sum)
-			}
+			sum := p.Summary()
+			assert.True(p.t, sum.RefusedAfterUndo == 2 && sum.DuplicatesSuppressed == 2, sum)
 		},
 		"takes an effect back once": func(p *provider) {
 			p.answers(call{}, "200 ch_1")
@@ -222,9 +215,8 @@ func TestUndo(t *testing.T) {
 		},
 		"of a confirmation does not exist": func(p *provider) {
 			p.answers(call{step: "confirm"}, "200 cf_1")
-			if got, err := p.send(call{key: "undo", undo: "key", step: "confirm"}); err == nil {
-				p.t.Errorf("answered %s", got)
-			}
+			got, err := p.send(call{key: "undo", undo: "key", step: "confirm"})
+			assert.True(p.t, err != nil, "answered", got)
 			p.stands("key", "live 1")
 		},
 		"does not wait for a do in progress: it will be refused": func(p *provider) {
@@ -238,9 +230,8 @@ func TestUndo(t *testing.T) {
 			assert.Equal(p.t, p.get("/lookup?key=key"), `{"state":"in_progress"}`, "looked up")
 			p.answers(call{key: "undo", undo: "key", item: "hang"}, "200 voided")
 			p.stands("key", "voided 0")
-			if err := p.Close(); err != nil {
-				p.t.Error(err)
-			}
+			err := p.Close()
+			assert.True(p.t, err == nil, err)
 			<-left
 		},
 	})
@@ -248,9 +239,8 @@ func TestUndo(t *testing.T) {
 
 func (p *provider) awaits(t *testing.T, key, outcome string) {
 	t.Helper()
-	if _, err := p.Await(t.Context(), func(r simulator.Request) bool { return r.Key == key && r.Outcome == outcome }); err != nil {
-		t.Fatal(err)
-	}
+	_, err := p.Await(t.Context(), func(r simulator.Request) bool { return r.Key == key && r.Outcome == outcome })
+	assert.NoError(t, err)
 }
 
 func TestBreachOfContract(t *testing.T) {
@@ -265,9 +255,8 @@ func TestBreachOfContract(t *testing.T) {
 			p.stands("key", "live 1")
 			check := func(p *provider) {
 				p.t.Helper()
-				if sum := p.Summary(); sum.OK() || sum.DoubleLive != 1 || sum.Overlaps != 1 || sum.RepeatedEffects != 0 {
-					p.t.Errorf("%+v", sum)
-				}
+				sum := p.Summary()
+				assert.True(p.t, !sum.OK() && sum.DoubleLive == 1 && sum.Overlaps == 1 && sum.RepeatedEffects == 0, sum)
 			}
 			check(p)
 			check(start(p.t, simulator.Config{File: crash(p.t, p.file)}))
@@ -280,9 +269,8 @@ func TestBreachOfContract(t *testing.T) {
 			p.answers(undo, "200 refunded rf_2")
 			p.answers(call{}, "200 ch_3")
 			p.stands("key", "live 2")
-			if sum := p.Summary(); sum.OK() || sum.DoubleLive != 0 || sum.Overlaps != 0 || sum.RepeatedEffects != 1 {
-				p.t.Errorf("%+v", sum)
-			}
+			sum := p.Summary()
+			assert.True(p.t, !sum.OK() && sum.DoubleLive == 0 && sum.Overlaps == 0 && sum.RepeatedEffects == 1, sum)
 		},
 		"two generations are legal one after the other": func(p *provider) {
 			p.answers(call{}, "200 ch_1")
@@ -292,9 +280,8 @@ func TestBreachOfContract(t *testing.T) {
 				p.t.Errorf("%+v", sum)
 			}
 			p.answers(call{key: "third", generation: 2}, "200 ch_4")
-			if sum := p.Summary(); sum.OK() || sum.DoubleLive != 1 {
-				p.t.Errorf("%+v", sum)
-			}
+			sum := p.Summary()
+			assert.True(p.t, !sum.OK() && sum.DoubleLive == 1, sum)
 		},
 	})
 }
@@ -309,17 +296,14 @@ func TestUndoRaces(t *testing.T) {
 		for _, c := range []call{{key: key}, {key: key}, {key: "undo " + key, undo: key}} {
 			c.order = key
 			all.Go(func() {
-				if _, err := p.send(c); err != nil {
-					t.Error(err)
-				}
+				_, err := p.send(c)
+				assert.True(t, err == nil, err)
 			})
 		}
 	}
 	all.Wait()
 	for _, e := range p.Books("") {
-		if e.State != simulator.Undone && e.State != simulator.Voided || e.Effects > 1 {
-			t.Errorf("%+v", e)
-		}
+		assert.True(t, (e.State == simulator.Undone || e.State == simulator.Voided) && e.Effects <= 1, e)
 	}
 	assert.Equal(t, len(p.Books("")), 100, "keys")
 }
@@ -403,8 +387,7 @@ func play(t *testing.T, items []string, actors []actor) (faults []string) {
 	if !sim.Summary().OK() {
 		faults = append(faults, fmt.Sprintf("%+v", sim.Summary()))
 	}
-	if err := sim.Close(); err != nil {
-		t.Error(err)
-	}
+	err := sim.Close()
+	assert.True(t, err == nil, err)
 	return faults
 }

@@ -43,9 +43,8 @@ func start(t *testing.T, cfg simulator.Config) *provider {
 	// again by itself when one that was used before is closed under it.
 	transport := &http.Transport{DisableKeepAlives: true}
 	t.Cleanup(func() {
-		if err := sim.Close(); err != nil {
-			t.Error(err)
-		}
+		err := sim.Close()
+		assert.True(t, err == nil, err)
 		server.Close()
 		transport.CloseIdleConnections()
 	})
@@ -127,9 +126,8 @@ func (p *provider) sendUntil(ctx context.Context, c call) (string, error) {
 
 func (p *provider) answers(c call, want string) {
 	p.t.Helper()
-	if got, err := p.send(c); got != want || err != nil {
-		p.t.Errorf("answered %q, %v, want %q", got, err, want)
-	}
+	got, err := p.send(c)
+	assert.True(p.t, got == want && err == nil, "answered", got, err, "want", want)
 }
 
 // get returns the body of a GET.
@@ -139,9 +137,7 @@ func (p *provider) get(path string) string {
 	assert.NoError(p.t, err)
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
-	if err != nil || response.StatusCode != http.StatusOK {
-		p.t.Fatalf("%s: %s %v", path, response.Status, err)
-	}
+	assert.Require(p.t, err == nil && response.StatusCode == http.StatusOK, path, response.Status, err)
 	return strings.TrimSpace(string(text))
 }
 

@@ -75,9 +75,8 @@ func TestStripeAuthorization(t *testing.T) {
 			p.says(intent("o", "capture_method=manual", "confirm=true"), "a", "200 pi_1 requires_capture")
 			p.says(capture, "b", "400 invalid_request_error capture_charge_authorization_expired")
 			p.entries("o", "charge a undone 1 12.50 EUR; confirm b refused 0 12.50 EUR")
-			if why := p.object("pi_1")["cancellation_reason"]; why != "automatic" {
-				p.t.Errorf("canceled for %v", why)
-			}
+			why := p.object("pi_1")["cancellation_reason"]
+			assert.True(p.t, why == "automatic", "canceled for", why)
 		},
 	})
 }
@@ -137,9 +136,8 @@ func TestStripeKeys(t *testing.T) {
 			p.says(refund, "c", "200 re_2 succeeded again")
 			p.says(intent("o", "amount=1251"), "a", "400 idempotency_error")
 			p.says(cancel, "b", "400 idempotency_error")
-			if sum := p.Summary(); sum.DuplicatesSuppressed != 3 || !sum.OK() {
-				p.t.Errorf("%+v", sum)
-			}
+			sum := p.Summary()
+			assert.True(p.t, sum.DuplicatesSuppressed == 3 && sum.OK(), sum)
 		},
 		"keep an error that came from within, done or not": func(p *provider) {
 			p.says(intent("o"), "a", "200 pi_1 requires_confirmation")
@@ -201,9 +199,8 @@ func TestStripeKeysInTime(t *testing.T) {
 				t.Error(a)
 			}
 			<-time.After(25 * time.Hour)
-			if a := ask(sim, stripeRequest(t.Context(), "http://provider", intent("o"), "a")); a != "200 pi_2 requires_confirmation" {
-				t.Error(a)
-			}
+			a := ask(sim, stripeRequest(t.Context(), "http://provider", intent("o"), "a"))
+			assert.Equal(t, a, "200 pi_2 requires_confirmation")
 		})
 	})
 }
@@ -279,9 +276,8 @@ func TestStripeRefunds(t *testing.T) {
 	assert.NoError(t, s.Happen("pi_1", simulator.RefundReturned, ""))
 	assert.True(t, s.Happen("pi_1", simulator.RefundPaid, "") != nil, "a refund that failed was paid")
 	s.entries("o", "charge a live 1 12.50 EUR; refund r2 live 1 5.00 EUR; refund r3 refused 1 7.50 EUR")
-	if money := s.Summary().Money[0]; money.Refunded != "5.00" || !s.Summary().OK() {
-		t.Errorf("%+v", s.Summary())
-	}
+	money := s.Summary().Money[0]
+	assert.True(t, money.Refunded == "5.00" && s.Summary().OK(), s.Summary())
 }
 
 const hookSecret = "whsec_of_the_simulator"
@@ -298,14 +294,10 @@ func newEndpoint(t *testing.T) *endpoint {
 	e := &endpoint{}
 	e.Server = httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			t.Error(err)
-		}
+		assert.True(t, err == nil, err)
 		ev, err := webhook.ConstructEventWithOptions(body, r.Header.Get("Stripe-Signature"), hookSecret,
 			webhook.ConstructEventOptions{IgnoreAPIVersionMismatch: true})
-		if err != nil {
-			t.Errorf("%v: %s", err, body)
-		}
+		assert.True(t, err == nil, err, body)
 		metadata, _ := ev.Data.Object["metadata"].(map[string]any)
 		about := metadata["pawl_order"]
 		if ev.Data.Object["object"] == "dispute" {
@@ -355,9 +347,7 @@ func TestStripeEvents(t *testing.T) {
 			default:
 				s.says(confirm, "b", "200 pi_1 "+is)
 			}
-			if fault == "callback-before" && len(e.heard()) != 2 {
-				t.Errorf("not told before: %v", e.heard())
-			}
+			assert.True(t, fault != "callback-before" || len(e.heard()) == 2, "not told before", e.heard())
 			await(t, func() bool { return len(e.heard()) > strings.Count(want, ",") })
 			if err := s.Close(); err != nil { // waits for what is still to be told
 				t.Error(err)
@@ -438,16 +428,14 @@ func TestStripeFaults(t *testing.T) {
 			p.faults("late-after-void@charge")
 			p.says(confirm, "d", "200 pi_1 succeeded")
 			p.entries("o", "charge a live 1 12.50 EUR")
-			if sum := p.Summary(); sum.RefusedAfterUndo != 1 {
-				p.t.Errorf("%+v", sum)
-			}
+			sum := p.Summary()
+			assert.Equal(p.t, sum.RefusedAfterUndo, 1, sum)
 		},
 		"a second charge of an order is counted": func(p *provider) {
 			p.says(intent("o", "confirm=true"), "a", "200 pi_1 succeeded")
 			p.says(intent("o", "confirm=true"), "b", "200 pi_2 succeeded")
-			if sum := p.Summary(); sum.OK() || sum.DoubleLive != 1 || sum.Overlaps != 1 {
-				p.t.Errorf("%+v", sum)
-			}
+			sum := p.Summary()
+			assert.True(p.t, !sum.OK() && sum.DoubleLive == 1 && sum.Overlaps == 1, sum)
 		},
 		"the item of an order is a fault, and so is the name of a request": func(p *provider) {
 			p.says(intent("o", "metadata[pawl_item]=decline:lost_card"), "a", "200 pi_1 requires_confirmation")
@@ -456,9 +444,8 @@ func TestStripeFaults(t *testing.T) {
 			p.says("POST /v1/payment_intents/pi_2/cancel", "d", "503 api_error")
 			p.says("POST /v1/payment_intents/pi_2/cancel", "d", "200 pi_2 canceled")
 			for _, rule := range []string{"async@charge/cancel", "late-after-void@charge/create", "slow@charge/nothing"} {
-				if _, err := simulator.ParseRule(rule); err == nil {
-					p.t.Errorf("%s is a rule", rule)
-				}
+				_, err := simulator.ParseRule(rule)
+				assert.True(p.t, err != nil, rule, "is a rule")
 			}
 		},
 	})

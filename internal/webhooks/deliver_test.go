@@ -125,10 +125,8 @@ func TestExhausted(t *testing.T) {
 		s.hurry()
 		return s.finished(no, 12)() && one[int](s, `SELECT count(*) FROM webhook_deliveries WHERE state = 'exhausted'`) == 1
 	})
-	if waiting := one[string](s, `SELECT string_agg(concat(regexp_replace(event_id, '_[^_]*$', ''), state, attempts, due_at IS NULL), ' ' ORDER BY delivery_no) FROM webhook_deliveries WHERE finished_at IS NULL`); waiting !=
-		"evt_3_1exhausted11t evt_3_2pending0t evt_3_3pending0t" {
-		t.Error(waiting)
-	}
+	waiting := one[string](s, `SELECT string_agg(concat(regexp_replace(event_id, '_[^_]*$', ''), state, attempts, due_at IS NULL), ' ' ORDER BY delivery_no) FROM webhook_deliveries WHERE finished_at IS NULL`)
+	assert.Equal(t, waiting, "evt_3_1exhausted11t evt_3_2pending0t evt_3_3pending0t")
 }
 
 // TestRotation: while one secret takes the place of another, what is sent is signed with both.
@@ -189,9 +187,8 @@ func TestPrivateAddress(t *testing.T) {
 	s.deliverer(webhooks.Config{})
 	s.moves(1, 1)
 	s.eventually("it is tried", func() bool { return one[int](s, `SELECT count(*) FROM webhook_deliveries WHERE attempts = 1`) == 1 })
-	if said := one[string](s, `SELECT log -> 0 ->> 'error' FROM webhook_deliveries`); !strings.Contains(said, "is private") || len(r.got()) != 0 {
-		t.Errorf("%s, and %d requests", said, len(r.got()))
-	}
+	said := one[string](s, `SELECT log -> 0 ->> 'error' FROM webhook_deliveries`)
+	assert.True(t, strings.Contains(said, "is private") && len(r.got()) == 0, said, "and", len(r.got()), "requests")
 }
 
 // TestBodiesAreReadAgain: after a restart, what is sent has the same bytes as the feed, also if the feed has forgotten its number.
@@ -319,9 +316,8 @@ func BenchmarkDeliver(b *testing.B) {
 				pg.Sleep(b.Context(), 20*time.Millisecond)
 				continue
 			}
-			if err := database.Pool.QueryRow(b.Context(), `SELECT count(*) FROM webhook_deliveries WHERE state = 'delivered'`).Scan(&stored); err != nil {
-				b.Fatal(err)
-			}
+			err := database.Pool.QueryRow(b.Context(), `SELECT count(*) FROM webhook_deliveries WHERE state = 'delivered'`).Scan(&stored)
+			assert.NoError(b, err)
 		}
 		b.StopTimer()
 		d.Stop(b.Context())
@@ -347,9 +343,8 @@ func TestPlans(t *testing.T) {
 			return
 		}
 		seen++
-		if plan, err := dbtest.Explain(t.Context(), conn.Conn(), name, sql); err != nil || whole.MatchString(plan) {
-			t.Errorf("%s: %v\n%s", name, err, plan)
-		}
+		plan, err := dbtest.Explain(t.Context(), conn.Conn(), name, sql)
+		assert.True(t, err == nil && !whole.MatchString(plan), name, err, plan)
 	})
 	assert.True(t, seen >= 15, seen, "statements")
 }

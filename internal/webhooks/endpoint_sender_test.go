@@ -39,9 +39,8 @@ func TestGone(t *testing.T) {
 		m.Data.EndpointID != webhooks.EndpointID(no) || m.Data.URL != gone.URL || m.Data.Reason != "it answered 410 Gone" {
 		t.Errorf("%s, %v", other.got()[0].body, err)
 	}
-	if len(gone.got()) != 1 || len(off.got()) != 0 {
-		t.Errorf("%d requests to the one that is gone, %d to the one that was disabled", len(gone.got()), len(off.got()))
-	}
+	assert.True(t, len(gone.got()) == 1 && len(off.got()) == 0,
+		len(gone.got()), "requests to the one that is gone", len(off.got()), "to the one that was disabled")
 	if waiting := one[string](s, `SELECT string_agg(concat(regexp_replace(event_id, '_[^_]*$', ''), state, attempts), ' '
 		ORDER BY delivery_no) FROM webhook_deliveries WHERE endpoint_no = $1`, no); waiting !=
 		"evt_1_1pending1 evt_1_2pending0" {
@@ -170,9 +169,8 @@ func TestFence(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	first.Stop(ctx)
-	if attempts := one[string](s, `SELECT string_agg(attempts::text, '') FROM webhook_deliveries`); strings.Trim(attempts, "0") != "" {
-		t.Error("it has stored an attempt: ", attempts)
-	}
+	attempts := one[string](s, `SELECT string_agg(attempts::text, '') FROM webhook_deliveries`)
+	assert.Equal(t, strings.Trim(attempts, "0"), "", "it has stored an attempt", attempts)
 	s.exec(`UPDATE webhook_endpoints SET due_at = now()`)
 	s.deliver()
 	s.eventually("the other one delivers", s.finished(no, 3))
@@ -299,9 +297,8 @@ func TestStatusCounts(t *testing.T) {
 	s.deliver()
 	s.moves(1, 1)
 	s.eventually("it is disabled", func() bool { return one[string](s, `SELECT state FROM webhook_endpoints`) == webhooks.Disabled })
-	if said := one[string](s, `SELECT concat(log -> 0 ->> 'status', ' ', log -> 0 ->> 'answer') FROM webhook_deliveries`); said != "410 nobody" {
-		t.Error(said)
-	}
+	said := one[string](s, `SELECT concat(log -> 0 ->> 'status', ' ', log -> 0 ->> 'answer') FROM webhook_deliveries`)
+	assert.Equal(t, said, "410 nobody")
 }
 
 // TestOrdersThatFailHoldUpNoOther: a receiver that never takes the events of some orders gets those of all others at once, however many
@@ -359,9 +356,8 @@ func TestEndpointThatAnswersAgain(t *testing.T) {
 	before := len(r.got())
 	s.exec(`INSERT INTO transitions (order_no, seq, from_status, to_status, fence) VALUES (32, 1, 'pending', 'charging', 1)`)
 	s.eventually("all that failed while it was down is delivered", s.finished(no, 31))
-	if got := r.got()[before:]; len(got) != 31 || !strings.HasPrefix(got[0].id, "evt_32_1_") {
-		t.Errorf("%d requests, the first for %s", len(got), got[0].id)
-	}
+	got := r.got()[before:]
+	assert.True(t, len(got) == 31 && strings.HasPrefix(got[0].id, "evt_32_1_"), len(got), "requests, the first for", got[0].id)
 	if refused := one[bool](s, `SELECT attempts = 3 AND due_at > now() + interval '20 minutes' FROM webhook_deliveries
 		WHERE delivery_no = 1`); !refused {
 		t.Error(s.state())
@@ -435,9 +431,8 @@ func TestChangesWhileAnAttemptIsUnderWay(t *testing.T) {
 			one[int](s, `SELECT count(*) FROM webhook_deliveries WHERE endpoint_no = $1`, goneNo) == 0
 	})
 	s.eventually("the answer to the disabled one counts", s.finished(offNo, 1))
-	if len(gone.got()) != 1 || len(off.got()) != 1 {
-		t.Errorf("%d requests to the deleted one, %d to the disabled one", len(gone.got()), len(off.got()))
-	}
+	assert.True(t, len(gone.got()) == 1 && len(off.got()) == 1,
+		len(gone.got()), "requests to the deleted one", len(off.got()), "to the disabled one")
 	assert.NoError(t, assert.Err(people.Enable(t.Context(), offID, false, by("on"))))
 	s.eventually("the enabled one gets the rest", s.finished(offNo, 6))
 	s.inOrder(off.got(), 3, 2)
@@ -476,9 +471,8 @@ func TestGoneFromBeforeEnable(t *testing.T) {
 			assert.NoError(t, assert.Err(people.Enable(t.Context(), id, false, by("on"))))
 			close(answer)
 			s.eventually("the delivery is sent again at once", s.finished(no, 1))
-			if state := one[string](s, `SELECT concat_ws(' ', state, failures, failing_since, paused_until) FROM webhook_endpoints`); state != "enabled 0" {
-				t.Error(state)
-			}
+			state := one[string](s, `SELECT concat_ws(' ', state, failures, failing_since, paused_until) FROM webhook_endpoints`)
+			assert.Equal(t, state, "enabled 0")
 		})
 	}
 }

@@ -47,9 +47,8 @@ func TestEndpointIsMadeOnce(t *testing.T) {
 	var at sync.WaitGroup
 	for range 8 { // the same request at once, as by a caller whose answers are lost
 		at.Go(func() {
-			if made, err := b.Create(t.Context(), want, by("2")); err != nil || made.Secret == "" {
-				t.Errorf("%+v, %v", made, err)
-			}
+			made, err := b.Create(t.Context(), want, by("2"))
+			assert.True(t, err == nil && made.Secret != "", made, err)
 		})
 	}
 	at.Wait()
@@ -97,9 +96,8 @@ func TestChangesOfEndpoints(t *testing.T) {
 	id := webhooks.EndpointID(b.make("http://127.0.0.1:9/hook").EndpointNo)
 	want := webhooks.Spec{URL: "http://127.0.0.1:9/other", Types: []string{"stock.set"}}
 	changed, err := b.Change(t.Context(), webhooks.At{ID: id, Version: new(int32(1))}, want, by("1"))
-	if err != nil || changed.Url != want.URL || !slices.Equal(changed.Types, want.Types) || changed.Version != 2 || changed.Secret != "" {
-		t.Errorf("%+v, %v", changed, err)
-	}
+	assert.True(t, err == nil && changed.Url == want.URL && slices.Equal(changed.Types, want.Types) && changed.Version == 2 && changed.Secret == "",
+		changed, err)
 	if again, err := b.Change(t.Context(), webhooks.At{ID: id, Version: new(int32(1))}, want, by("1")); err != nil || again.Version != 2 {
 		t.Errorf("again: %+v, %v", again, err)
 	}
@@ -141,9 +139,8 @@ func TestTestEvent(t *testing.T) {
 	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body := make([]byte, r.ContentLength)
 		_, _ = r.Body.Read(body)
-		if err := signing.Verify(secret, r.Header, body, time.Now()); err != nil || !strings.Contains(string(body), `"type":"webhook_endpoint.test"`) {
-			t.Errorf("%s: %v", body, err)
-		}
+		err := signing.Verify(secret, r.Header, body, time.Now())
+		assert.True(t, err == nil && strings.Contains(string(body), `"type":"webhook_endpoint.test"`), body, err)
 		w.WriteHeader(http.StatusTeapot)
 		_, _ = w.Write([]byte("thanks, " + secret))
 	}))
@@ -158,9 +155,8 @@ func TestTestEvent(t *testing.T) {
 		t.Errorf("%+v, %v", sent, err)
 	}
 	receiver.Close()
-	if sent, err = b.Test(t.Context(), id); err != nil || sent.Status != 0 || sent.Error == "" {
-		t.Errorf("nobody there: %+v, %v", sent, err)
-	}
+	sent, err = b.Test(t.Context(), id)
+	assert.True(t, err == nil && sent.Status == 0 && sent.Error != "", "nobody there", sent, err)
 	assert.Equal(t, one[int](b.shop, `SELECT count(*) FROM webhook_deliveries`), 0, "deliveries are stored")
 }
 
@@ -188,9 +184,8 @@ func TestAddresses(t *testing.T) {
 			want := c.always || private && c.privates
 			_, err := s.Create(t.Context(), webhooks.Spec{URL: c.url}, webhooks.By{Actor: "test"})
 			var refused *webhooks.AddressRefused
-			if (err == nil) != want || err != nil && !errors.As(err, &refused) {
-				t.Errorf("%s, private ones %v: %v", c.url, private, err)
-			}
+			assert.True(t, (err == nil) == want && (err == nil || errors.As(err, &refused)),
+				c.url, "private ones", private, err)
 		}
 	}
 }
@@ -372,9 +367,8 @@ func TestDeliveriesOfAnOrder(t *testing.T) {
 		rows, err := b.DeliveriesOf(t.Context(), "order-7", limit)
 		var got []string
 		for _, row := range rows {
-			if got = append(got, fmt.Sprintf("%d/%d", row.EndpointNo, row.DeliveryNo)); row.OrderID != "order-7" {
-				t.Errorf("%+v", row)
-			}
+			got = append(got, fmt.Sprintf("%d/%d", row.EndpointNo, row.DeliveryNo))
+			assert.Equal(t, row.OrderID, "order-7", row)
 		}
 		assert.True(t, strings.Join(got, " ") == want && err == nil, limit, got, err, want)
 	}
@@ -445,17 +439,15 @@ func TestPeopleAndOwnersMeet(t *testing.T) {
 			case <-stop:
 				return
 			default:
-				if _, err := b.Pool.Exec(t.Context(), `UPDATE webhook_endpoints SET seq = seq + 1 WHERE endpoint_no = $1`, no); err != nil {
-					t.Error(err)
-				}
+				_, err := b.Pool.Exec(t.Context(), `UPDATE webhook_endpoints SET seq = seq + 1 WHERE endpoint_no = $1`, no)
+				assert.True(t, err == nil, err)
 			}
 		}
 	})
 	for i := range 20 {
 		people.Go(func() {
-			if _, err := b.Skip(t.Context(), webhooks.EndpointID(no), int64(i+1), webhooks.By{Actor: "test"}); err != nil {
-				t.Error(err)
-			}
+			_, err := b.Skip(t.Context(), webhooks.EndpointID(no), int64(i+1), webhooks.By{Actor: "test"})
+			assert.True(t, err == nil, err)
 		})
 	}
 	people.Wait()

@@ -59,12 +59,10 @@ func TestMaskAtTheEnd(t *testing.T) {
 	key := strings.TrimPrefix(secret, signing.Prefix)
 	for seen := range len(key) {
 		a := Attempt{Entry: Entry{Answer: strings.Repeat(" ", maxRead-seen) + key[:seen]}}
-		if a.mask([]string{secret}); a.Answer != "" {
-			t.Fatalf("%d characters of a secret are kept: %q", seen, a.Answer)
-		}
+		a.mask([]string{secret})
+		assert.Require(t, a.Answer == "", seen, "characters of a secret are kept", a.Answer)
 	}
 	a := Attempt{Entry: Entry{Answer: "the key is " + key}}
-	if a.mask([]string{secret}); a.Answer != "the key is ***" {
-		t.Error(a.Answer)
-	}
+	a.mask([]string{secret})
+	assert.Equal(t, a.Answer, "the key is ***")
 }

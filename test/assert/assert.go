@@ -86,6 +86,9 @@ func label(of []any) string {
 	}
 	texts := make([]string, len(of))
 	for i, value := range of {
+		if text, ok := value.([]byte); ok {
+			value = string(text)
+		}
 		texts[i] = fmt.Sprintf("%+v", value)
 	}
 	return strings.Join(texts, " ") + ": "

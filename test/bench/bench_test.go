@@ -43,9 +43,8 @@ func testDatabase(t *testing.T) *database {
 	d, err := newDatabase(t.Context(), shared, name)
 	assert.NoError(t, err)
 	t.Cleanup(func() {
-		if err := d.drop(t.Context()); err != nil {
-			t.Error(err)
-		}
+		err := d.drop(t.Context())
+		assert.True(t, err == nil, err)
 	})
 	return d
 }
@@ -71,9 +70,8 @@ func TestBaselineDoesEachOrderOnce(t *testing.T) {
 	all.Wait()
 	mismatch, err := d.check(t.Context(), 0, 1)
 	assert.True(t, mismatch == "" && err == nil, mismatch, err)
-	if status, _ := post(`{"orderId":"a","amount":99.98,"item":"x"}`); status != http.StatusConflict {
-		t.Errorf("other amount: %d, want 409", status)
-	}
+	status, _ := post(`{"orderId":"a","amount":99.98,"item":"x"}`)
+	assert.Equal(t, status, http.StatusConflict, "other amount", "want 409")
 }
 
 func TestBaselineNeverOversells(t *testing.T) {
@@ -213,13 +211,11 @@ func TestRemoteBaselineDoesEachStepOnce(t *testing.T) {
 		provider.target.args = append(provider.target.args, "--fault", fault)
 	}
 	var err error
-	if provider.server, err = provider.target.start(t.Context(), "", t.TempDir()); err != nil {
-		t.Fatal(err)
-	}
+	provider.server, err = provider.target.start(t.Context(), "", t.TempDir())
+	assert.NoError(t, err)
 	t.Cleanup(func() {
-		if err := provider.server.stop(); err != nil {
-			t.Error(err)
-		}
+		err := provider.server.stop()
+		assert.True(t, err == nil, err)
 	})
 	baseline := testTarget(t, "baseline")
 	baseline.env = []string{"PROVIDER=http://" + provider.server.address}
@@ -227,9 +223,8 @@ func TestRemoteBaselineDoesEachStepOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for n := range 60 {
 		all.Go(func() {
-			if status, body := post(fmt.Sprintf(`{"orderId":"o%d","amount":1,"item":"x"}`, n/2)); status != http.StatusOK {
-				t.Errorf("%d %s", status, body)
-			}
+			status, body := post(fmt.Sprintf(`{"orderId":"o%d","amount":1,"item":"x"}`, n/2))
+			assert.Equal(t, status, http.StatusOK, body)
 		})
 	}
 	all.Wait()

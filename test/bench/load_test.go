@@ -34,9 +34,8 @@ func TestWireSendsOrders(t *testing.T) {
 	w := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		assert.Equal(t, r.Header.Get("Authorization"), "Bearer pawl_1", "sent", r.Header)
 		var o order
-		if err := json.NewDecoder(r.Body).Decode(&o); err != nil {
-			t.Error(err)
-		}
+		err := json.NewDecoder(r.Body).Decode(&o)
+		assert.True(t, err == nil, err)
 		seen = append(seen, o)
 		keys[r.Header.Get("Idempotency-Key")] = true
 		_, _ = w.Write([]byte(`{"status":"completed"}`))
@@ -79,9 +78,8 @@ func TestWireReadsAnswers(t *testing.T) {
 			w := serve(t, c.handle)
 			for range 3 { // the connection goes on
 				err := w.send()
-				if _, refused := errors.AsType[*refused](err); refused != c.refused || !refused && err != nil {
-					t.Fatal(err)
-				}
+				_, refused := errors.AsType[*refused](err)
+				assert.Require(t, refused == c.refused && (refused || err == nil), err)
 			}
 		})
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"pawl/test/assert"
 	"pawl/test/clocks"
 	"pawl/test/dbtest"
 )
@@ -34,9 +35,7 @@ func number(t *testing.T, variable string, usual int) int {
 		return usual
 	}
 	n, err := strconv.Atoi(text)
-	if err != nil || n < 0 {
-		t.Fatalf("%s=%s: want a number", variable, text)
-	}
+	assert.Require(t, err == nil && n >= 0, variable, text, "want a number")
 	return n
 }
 
@@ -50,9 +49,7 @@ func lookAtSources(t *testing.T) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 }
 
 // root is the folder of the module.
@@ -294,9 +291,7 @@ func (f *field) prepare(ctx context.Context) {
 	f.provider = newProvider(ctx, f.t, f.seed)
 	for _, text := range policies(f.provider.server.URL) {
 		path := filepath.Join(f.t.TempDir(), "policy.yaml")
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			f.t.Fatal(err)
-		}
+		assert.NoError(f.t, os.WriteFile(path, []byte(text), 0o644))
 		f.posts = append(f.posts, post{program: f.yard.present(), flags: []string{"--policy", path, "--public-url", publicURL,
 			"--response-timeout", "5s", "--lease", "2s", "--recovery-interval", "200ms", "--grace", "5s"}})
 	}
@@ -314,9 +309,7 @@ func (f *field) prepare(ctx context.Context) {
 	f.witness = newWitness(ctx, f.people)
 	for i := range scarceItems {
 		a := f.people.setStock(ctx, fmt.Sprintf("scarce-%d", i), scarceStock)
-		if a.status != http.StatusOK {
-			f.t.Fatalf("set the stock: %d %s", a.status, a.code)
-		}
+		assert.Require(f.t, a.status == http.StatusOK, "set the stock", a.status, a.code)
 	}
 }
 
@@ -462,17 +455,11 @@ func (f *field) unfinished() []waiting {
 func rows[T any](f *field, query string) []T {
 	ctx := context.WithoutCancel(f.t.Context())
 	conn, err := f.server.session(ctx)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	assert.NoError(f.t, err)
 	defer conn.Close(ctx)
 	found, err := conn.Query(ctx, query)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	assert.NoError(f.t, err)
 	list, err := pgx.CollectRows(found, pgx.RowToStructByPos[T])
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	assert.NoError(f.t, err)
 	return list
 }

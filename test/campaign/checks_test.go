@@ -12,6 +12,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"pawl/test/assert"
 )
 
 // check compares what the database, the provider, the callers and the people have. It returns what the documents say
@@ -106,9 +108,7 @@ func (f *field) checkProvider(books map[string]booked) (broken []string) {
 			continue
 		}
 		text, err := f.command(f.t.Context(), "policy", "show", strconv.Itoa(o.Policy), "--database-url", f.server.url()).Output()
-		if err != nil {
-			f.t.Errorf("pawl policy show: %v", err)
-		}
+		assert.True(f.t, err == nil, "pawl policy show", err)
 		remote[o.Policy] = strings.Contains(string(text), "confirm:")
 	}
 	type step struct {
@@ -305,15 +305,13 @@ func checksFindWhatIsWrong(t *testing.T, yard *yard, template *postgres) {
 	f.prepare(t.Context())
 	f.fight(t.Context())
 	wrong := f.settle(t.Context(), settleLimit)
-	if wrong = append(wrong, f.check(t.Context())...); len(wrong) > 0 {
-		t.Fatalf("without faults: %q", wrong)
-	}
+	wrong = append(wrong, f.check(t.Context())...)
+	assert.Require(t, len(wrong) == 0, "without faults", wrong)
 	o := f.anyCompleted(t)
 	f.people.act(t.Context(), o, nil, "refund")
 	wrong = f.settle(t.Context(), settleLimit)
-	if wrong = append(wrong, f.check(t.Context())...); len(wrong) > 0 {
-		t.Fatalf("after a refund: %q", wrong)
-	}
+	wrong = append(wrong, f.check(t.Context())...)
+	assert.Require(t, len(wrong) == 0, "after a refund", wrong)
 	live := f.liveEntry(o)
 	for _, c := range []struct {
 		name  string
@@ -360,13 +358,10 @@ func checksFindWhatIsWrong(t *testing.T, yard *yard, template *postgres) {
 	} {
 		before := c.found()
 		c.spoil()
-		if !slices.ContainsFunc(c.found(), func(v string) bool { return !slices.Contains(before, v) }) {
-			t.Errorf("%s: not found", c.name)
-		}
+		assert.True(t, slices.ContainsFunc(c.found(), func(v string) bool { return !slices.Contains(before, v) }),
+			c.name, "not found")
 	}
-	if f.verify(t.Context()) == nil {
-		t.Error("pawl verify finds nothing of all that")
-	}
+	assert.True(t, f.verify(t.Context()) != nil, "pawl verify finds nothing of all that")
 }
 
 // anyCompleted is a completed order with a charge of the provider's.
@@ -488,13 +483,9 @@ func (t *report) add(r *result, strict bool) {
 		gap += fmt.Sprintf("; away %s", r.outage.Round(10*time.Millisecond))
 	}
 	for i, v := range r.violations {
-		if i < 20 {
-			r.t.Error(v)
-		}
+		assert.True(r.t, i >= 20, v)
 	}
-	if r.bit.Load() == 0 && !r.row.quiet {
-		r.t.Error("the fault has never bitten")
-	}
+	assert.True(r.t, r.bit.Load() != 0 || r.row.quiet, "the fault has never bitten")
 	t.line("| %s | %d %s in %.0f s | %d | %d | %s | %s | %d |", r.row.name, r.bit.Load(), r.what,
 		r.ended.Sub(r.began).Seconds(), len(r.callers.orders), f.answers, errors, gap, len(r.violations))
 }

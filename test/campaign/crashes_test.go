@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"pawl/internal/pgembed"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -94,18 +95,12 @@ func (p *postgres) canLosePower() {
 	p.t.Helper()
 	p.programs, p.unflushed = filepath.Join(p.folder, "bin"), filepath.Join(p.folder, "unflushed")
 	usual, err := pgembed.Look(p.t.Context(), pgembed.Config{Dir: p.folder})
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	assert.NoError(p.t, err)
 	source, library := filepath.Join(p.folder, "unflushed.c"), filepath.Join(p.folder, "unflushed.so")
 	script := fmt.Sprintf("#!/bin/sh\nUNFLUSHED='%s' LD_PRELOAD='%s' exec '%s' \"$@\"\n", p.unflushed, library, filepath.Join(usual.Dir, "postgres"))
 	for name, text := range map[string]string{source: unflushedLog, p.unflushed: "", filepath.Join(p.programs, "postgres"): script} {
-		if err := os.MkdirAll(p.programs, 0o755); err != nil {
-			p.t.Fatal(err)
-		}
-		if err := os.WriteFile(name, []byte(text), 0o755); err != nil {
-			p.t.Fatal(err)
-		}
+		assert.NoError(p.t, os.MkdirAll(p.programs, 0o755))
+		assert.NoError(p.t, os.WriteFile(name, []byte(text), 0o755))
 	}
 	if err := os.Chmod(p.unflushed, 0o666); err != nil { // the server may be another user's
 		p.t.Fatal(err)
@@ -114,9 +109,7 @@ func (p *postgres) canLosePower() {
 		p.t.Fatalf("compile: %v\n%s", err, said)
 	}
 	for _, program := range []string{"initdb", "pg_ctl", "psql", "pg_controldata"} {
-		if err := os.Symlink(filepath.Join(usual.Dir, program), filepath.Join(p.programs, program)); err != nil {
-			p.t.Fatal(err)
-		}
+		assert.NoError(p.t, os.Symlink(filepath.Join(usual.Dir, program), filepath.Join(p.programs, program)))
 	}
 }
 
@@ -124,9 +117,7 @@ func (p *postgres) canLosePower() {
 func (p *postgres) losePower() {
 	p.end(syscall.SIGQUIT)
 	notes, err := os.ReadFile(p.unflushed)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	assert.NoError(p.t, err)
 	type note struct {
 		file string
 		at   int64
@@ -147,13 +138,9 @@ func (p *postgres) losePower() {
 			_, err = file.WriteAt(n.was, n.at)
 			file.Close()
 		}
-		if err != nil {
-			p.t.Fatal(err)
-		}
+		assert.NoError(p.t, err)
 	}
-	if err := os.Truncate(p.unflushed, 0); err != nil {
-		p.t.Fatal(err)
-	}
+	assert.NoError(p.t, os.Truncate(p.unflushed, 0))
 }
 
 // provePower fails the test unless what was written and not flushed is there after a crash, and is not after the power was lost.
@@ -162,14 +149,10 @@ func (p *postgres) provePower(t *testing.T) {
 	for name, lose := range map[string]func(){"a crash": func() { p.end(syscall.SIGQUIT) }, "the loss of power": p.losePower} {
 		p.exec("CREATE TABLE IF NOT EXISTS power (); TRUNCATE power; CHECKPOINT; SELECT pg_switch_wal()")
 		conn, err := p.session(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		do := func(statements ...string) {
 			for _, statement := range statements {
-				if _, err := conn.Exec(t.Context(), statement); err != nil {
-					t.Fatal(err)
-				}
+				assert.NoError(t, assert.Err(conn.Exec(t.Context(), statement)))
 			}
 		}
 		// The first time that the process which writes the log has something to write, it flushes it, too.
@@ -184,9 +167,8 @@ func (p *postgres) provePower(t *testing.T) {
 		do("INSERT INTO power DEFAULT VALUES", "SELECT pg_logical_emit_message(false, 'power', repeat('x', 8000000))")
 		lose()
 		p.start()
-		if rows := p.ask(t.Context(), "SELECT count(*) FROM power"); (rows == 1) != (name == "a crash") {
-			t.Fatalf("after %s there are %d rows", name, rows)
-		}
+		rows := p.ask(t.Context(), "SELECT count(*) FROM power")
+		assert.Require(t, (rows == 1) == (name == "a crash"), "after", name, "there are", rows, "rows")
 	}
 	p.exec("DROP TABLE power")
 }
@@ -197,9 +179,7 @@ func (p *postgres) holdFlush() (release func()) {
 	if err == nil {
 		err = syscall.Flock(int(notes.Fd()), syscall.LOCK_EX)
 	}
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	assert.NoError(p.t, err)
 	return func() { notes.Close() }
 }
 
@@ -281,9 +261,7 @@ func (f *field) admittedSoon(ctx context.Context) (list []admission) {
 func killProcess(f *field) {
 	ctx := context.WithoutCancel(f.t.Context())
 	conn, err := f.server.session(ctx)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	assert.NoError(f.t, err)
 	defer conn.Close(ctx)
 	var pid int
 	const others = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1"

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"pawl/test/assert"
 	"pawl/test/clocks"
 	"pawl/test/dbtest"
 )
@@ -93,9 +94,8 @@ func holdLocks(ctx context.Context, f *field) {
 		"LOCK TABLE inventory, step_calls IN SHARE MODE",
 	}
 	for pause(ctx, f.dice.between(100*time.Millisecond, 800*time.Millisecond)) {
-		if err := f.holdLock(ctx, statements[f.dice.IntN(len(statements))]); err != nil && ctx.Err() == nil {
-			f.t.Errorf("hold a lock: %v", err)
-		}
+		err := f.holdLock(ctx, statements[f.dice.IntN(len(statements))])
+		assert.True(f.t, err == nil || ctx.Err() != nil, "hold a lock", err)
 	}
 }
 
@@ -142,9 +142,8 @@ func noMount() string {
 // onSmallDisk puts the data of the server on a disk of its own.
 func onSmallDisk(f *field) {
 	f.disk = dbtest.Folder(f.t)
-	if said, err := exec.Command("mount", "-t", "tmpfs", "-o", "mode=0755,size="+diskSize, "tmpfs", f.disk).CombinedOutput(); err != nil {
-		f.t.Fatalf("mount: %v\n%s", err, said)
-	}
+	said, err := exec.Command("mount", "-t", "tmpfs", "-o", "mode=0755,size="+diskSize, "tmpfs", f.disk).CombinedOutput()
+	assert.NoError(f.t, err, "mount", said)
 	f.t.Cleanup(func() { _ = exec.Command("umount", "-l", f.disk).Run() })
 	f.server = f.template.copyTo(f.t, f.disk, map[string]string{"max_wal_size": "48MB", "min_wal_size": "32MB"})
 	f.server.start()
@@ -287,9 +286,8 @@ func (f *field) away(do func()) {
 func primaryAndStandby(f *field) {
 	f.withStandby(map[string]string{"synchronous_standby_names": "*"})
 	synchronous := "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'"
-	if !await(f.t.Context(), startLimit, func() bool { return f.server.ask(f.t.Context(), synchronous) == 1 }) {
-		f.t.Fatal("the standby does not follow")
-	}
+	assert.Require(f.t, await(f.t.Context(), startLimit, func() bool { return f.server.ask(f.t.Context(), synchronous) == 1 }),
+		"the standby does not follow")
 }
 
 // primaryAndLateStandby starts two servers, of which the second one has what the first one commits a moment later.
@@ -299,9 +297,7 @@ func (f *field) withStandby(settings map[string]string) {
 	f.server = f.template.copyTo(f.t, dbtest.Folder(f.t), settings)
 	f.server.allowReplication()
 	f.standby = f.template.copyTo(f.t, dbtest.Folder(f.t), nil)
-	if err := os.WriteFile(filepath.Join(f.standby.folder, "data", "standby.signal"), nil, 0o600); err != nil {
-		f.t.Fatal(err)
-	}
+	assert.NoError(f.t, os.WriteFile(filepath.Join(f.standby.folder, "data", "standby.signal"), nil, 0o600))
 	f.server.start()
 	f.t.Cleanup(f.server.stop)
 	network, address := f.server.socket()

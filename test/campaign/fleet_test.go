@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"pawl/internal/pgembed"
+	"pawl/test/assert"
 	"pawl/test/clocks"
 )
 
@@ -63,9 +64,7 @@ func (y *yard) earlier() program {
 			return "no earlier commit has this schema: the present one twice"
 		}
 		sources := filepath.Join(y.folder, "sources")
-		if err := os.MkdirAll(sources, 0o755); err != nil {
-			y.t.Fatal(err)
-		}
+		assert.NoError(y.t, os.MkdirAll(sources, 0o755))
 		y.run("git", "-C", root, "archive", "-o", sources+".tar", commit)
 		y.run("tar", "-xf", sources+".tar", "-C", sources)
 		y.run("go", "build", "-C", sources, "-o", path, ".")
@@ -179,9 +178,7 @@ func (f *fleet) launch(i int) {
 	r.cmd.Dir = folder
 	out, err := os.Create(filepath.Join(folder, "stdout"))
 	log, err2 := os.Create(filepath.Join(folder, "stderr"))
-	if err != nil || err2 != nil {
-		f.t.Error(err, err2)
-	}
+	assert.True(f.t, err == nil && err2 == nil, err, err2)
 	r.cmd.Stdout, r.cmd.Stderr = out, log
 	if r.exited, err = pgembed.Launch(r.cmd); err != nil {
 		panic(err) // the harness is broken, and this is not the test's goroutine

@@ -23,6 +23,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"pawl/internal/pgembed"
+	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
 
@@ -52,9 +53,7 @@ type strand struct {
 func newWire(t *testing.T, listen, target [2]string, seed int) *wire {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), listen[0], listen[1])
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	w := &wire{listener: listener, closed: make(chan struct{}), network: target[0], target: target[1], dice: newDice(seed, 77)}
 	w.running.Go(w.accept)
 	t.Cleanup(w.close)
@@ -245,9 +244,8 @@ func newTemplate(t *testing.T, migrate func(url string)) *postgres {
 func (p *postgres) copyTo(t *testing.T, folder string, settings map[string]string) *postgres {
 	t.Helper()
 	target := filepath.Join(folder, "data")
-	if said, err := exec.CommandContext(t.Context(), "cp", "-a", filepath.Join(p.folder, "data"), target).CombinedOutput(); err != nil {
-		t.Fatalf("copy a database: %v\n%s", err, said)
-	}
+	said, err := exec.CommandContext(t.Context(), "cp", "-a", filepath.Join(p.folder, "data"), target).CombinedOutput()
+	assert.NoError(t, err, "copy a database", said)
 	return &postgres{t: t, folder: folder, settings: settings}
 }
 
@@ -255,18 +253,14 @@ func (p *postgres) copyTo(t *testing.T, folder string, settings map[string]strin
 func (p *postgres) allowReplication() {
 	p.t.Helper()
 	rules := filepath.Join(p.folder, "pg_hba.conf")
-	if err := os.WriteFile(rules, []byte("local  all,replication  pawl  peer  map=pawl\n"), 0o644); err != nil {
-		p.t.Fatal(err)
-	}
+	assert.NoError(p.t, os.WriteFile(rules, []byte("local  all,replication  pawl  peer  map=pawl\n"), 0o644))
 	p.settings["hba_file"] = rules
 }
 
 // start starts the server and returns when it answers.
 func (p *postgres) start() {
 	p.t.Helper()
-	if err := p.tryStart(); err != nil {
-		p.t.Fatal(err)
-	}
+	assert.NoError(p.t, p.tryStart())
 }
 
 func (p *postgres) tryStart() error {
@@ -286,9 +280,7 @@ func (p *postgres) url() string { return p.running.URL("postgres") }
 // socket is where the server listens.
 func (p *postgres) socket() (network, address string) {
 	config, err := pgconn.ParseConfig(p.url())
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	assert.NoError(p.t, err)
 	return pgconn.NetworkAddress(config.Host, config.Port)
 }
 
@@ -345,21 +337,15 @@ func (p *postgres) ask(ctx context.Context, query string) (n int) {
 func (p *postgres) exec(statement string) {
 	p.t.Helper()
 	conn, err := p.session(p.t.Context())
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	assert.NoError(p.t, err)
 	defer conn.Close(p.t.Context())
-	if _, err := conn.Exec(p.t.Context(), statement); err != nil {
-		p.t.Fatalf("%s: %v", statement, err)
-	}
+	assert.NoError(p.t, assert.Err(conn.Exec(p.t.Context(), statement)), statement)
 }
 
 // user is the name that the URLs of the server have.
 func (p *postgres) user() string {
 	config, err := pgconn.ParseConfig(p.url())
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	assert.NoError(p.t, err)
 	return config.User
 }
 
@@ -404,13 +390,9 @@ func newPooler(t *testing.T, port int, user string) *pooler {
 	t.Helper()
 	p := &pooler{t: t, binary: findPooler(), folder: dbtest.Folder(t)}
 	text := fmt.Sprintf(poolerSettings, port, user, p.folder)
-	if err := os.WriteFile(filepath.Join(p.folder, "pgbouncer.ini"), []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.WriteFile(filepath.Join(p.folder, "pgbouncer.ini"), []byte(text), 0o644))
 	if os.Geteuid() == 0 {
-		if err := os.Chown(p.folder, nobody, nobody); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, os.Chown(p.folder, nobody, nobody))
 	}
 	p.start()
 	t.Cleanup(func() { p.end(syscall.SIGKILL) })

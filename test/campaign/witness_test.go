@@ -11,6 +11,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"pawl/test/assert"
 )
 
 // witness reads the feed of events, and is told of them by webhooks. What it has heard once must be so for ever.
@@ -30,9 +32,8 @@ func newWitness(ctx context.Context, p *people) *witness {
 	receiver := httptest.NewServer(w)
 	p.t.Cleanup(func() { receiver.CloseClientConnections(); receiver.Close() })
 	body := fmt.Appendf(nil, `{"url":%q,"requestId":"witness"}`, receiver.URL)
-	if a := p.repeat(ctx, call{method: http.MethodPost, path: "/api/webhook-endpoints", body: body}); a.status >= 300 {
-		p.t.Fatalf("make an endpoint: %d %s", a.status, a.code)
-	}
+	a := p.repeat(ctx, call{method: http.MethodPost, path: "/api/webhook-endpoints", body: body})
+	assert.Require(p.t, a.status < 300, "make an endpoint", a.status, a.code)
 	return w
 }
 

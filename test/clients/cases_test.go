@@ -17,6 +17,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pawl/test/assert"
 )
 
 // clientCase is one case of client/cases.json, which clients/README.md explains.
@@ -84,15 +86,11 @@ func provider(t *testing.T) string {
 func readCases(t *testing.T, run, provider string) (cases []clientCase) {
 	t.Helper()
 	text, err := os.ReadFile("../../client/cases.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	text = bytes.ReplaceAll(text, []byte("PROVIDER"), []byte(provider))
 	decoder := json.NewDecoder(bytes.NewReader(bytes.ReplaceAll(text, []byte("$-"), []byte(run+"-"))))
 	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&cases); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, decoder.Decode(&cases))
 	for _, c := range cases {
 		for _, call := range c.Calls {
 			if how, ok := call["signed"].(map[string]any); ok {
@@ -125,40 +123,31 @@ func runBefore(t *testing.T, service string, c clientCase) {
 		return
 	}
 	returned := runGo(t, service, clientCase{Calls: c.Before})
-	if bytes.Contains(returned, []byte(`"problem"`)) || bytes.Contains(returned, []byte(`"lost"`)) {
-		t.Fatalf("before: %s", returned)
-	}
+	assert.Require(t, !bytes.Contains(returned, []byte(`"problem"`)) && !bytes.Contains(returned, []byte(`"lost"`)),
+		"before", returned)
 }
 
 // judge compares what the calls returned and what the proxy saw with what the case wants.
 func (c clientCase) judge(t *testing.T, returned []byte, seen []seenRequest) {
 	t.Helper()
 	var got any
-	if err := json.Unmarshal(returned, &got); err != nil {
-		t.Fatalf("the client printed %q: %v", returned, err)
-	}
-	if wrong := differs("", c.Want, got); wrong != "" {
-		t.Errorf("returned%s\n%s", wrong, returned)
-	}
+	assert.NoError(t, json.Unmarshal(returned, &got), "the client printed", returned)
+	assert.Equal(t, differs("", c.Want, got), "", "returned", returned)
 	keys := map[string]bool{}
 	for i, request := range seen {
 		if request.key != "" {
 			keys[request.key] = true
 		}
-		if c.Wire.Authorization != request.authorization {
-			t.Errorf("request %d has Authorization %q", i+1, request.authorization)
-		}
+		assert.Equal(t, c.Wire.Authorization, request.authorization, "request", i+1, "has Authorization")
 	}
 	if want := c.Wire.Requests; want != nil && len(seen) != *want || len(seen) < c.Wire.RequestsAtLeast {
 		t.Errorf("%d requests: %v", len(seen), seen)
 	}
-	if want := c.Wire.Keys; want != nil && len(keys) != *want {
-		t.Errorf("%d idempotency keys: %v", len(keys), seen)
-	}
+	want := c.Wire.Keys
+	assert.True(t, want == nil || len(keys) == *want, len(keys), "idempotency keys", seen)
 	for i, seconds := range c.Wire.PausesAtLeast {
-		if i+1 < len(seen) && seen[i+1].at.Sub(seen[i].at) < time.Duration(seconds)*time.Second {
-			t.Errorf("only %s between requests %d and %d", seen[i+1].at.Sub(seen[i].at), i+1, i+2)
-		}
+		assert.True(t, i+1 >= len(seen) || seen[i+1].at.Sub(seen[i].at) >= time.Duration(seconds)*time.Second,
+			"too little time between requests", i+1, "and", i+2)
 	}
 }
 
@@ -173,9 +162,7 @@ func (c clientCase) look(t *testing.T, service string) {
 	if err := json.Unmarshal(text, &got); err != nil || status != http.StatusOK {
 		t.Fatalf("%s: %d %s", c.Stored.Path, status, text)
 	}
-	if wrong := differs("", c.Stored.Want, got); wrong != "" {
-		t.Errorf("stored%s\n%s", wrong, text)
-	}
+	assert.Equal(t, differs("", c.Stored.Want, got), "", "stored", text)
 }
 
 // fetch asks until a service answers that may be starting.
@@ -183,21 +170,15 @@ func fetch(t *testing.T, address string) (status int, text []byte) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); ; <-time.After(50 * time.Millisecond) {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		answer, err := http.DefaultClient.Do(request)
 		if err != nil && time.Now().Before(end) {
 			continue
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		defer answer.Body.Close()
 		text, err := io.ReadAll(answer.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		return answer.StatusCode, text
 	}
 }

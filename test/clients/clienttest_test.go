@@ -17,15 +17,15 @@ import (
 	"github.com/oasdiff/oasdiff/checker"
 	"github.com/oasdiff/oasdiff/diff"
 	"github.com/oasdiff/oasdiff/load"
+
+	"pawl/test/assert"
 )
 
 func TestLinters(t *testing.T) {
 	t.Parallel()
 	dir := packages(t, ".")
 	document, err := os.ReadFile("../../httpapi/openapi.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	write(t, filepath.Join(dir, "good.yaml"), document)
 	// What made the generators stop once: a parameter of the path that is not declared.
 	write(t, filepath.Join(dir, "bad.yaml"), bytes.Replace(document, []byte("name: orderId\n"), []byte("name: order\n"), 1))
@@ -36,9 +36,8 @@ func TestLinters(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			run(t, dir, linter[0], append(linter[1:], "good.yaml")...)
-			if said, err := try(t, dir, linter[0], append(linter[1:], "bad.yaml")...); err == nil {
-				t.Errorf("a document that is wrong passes: %s", said)
-			}
+			said, err := try(t, dir, linter[0], append(linter[1:], "bad.yaml")...)
+			assert.True(t, err != nil, "a document that is wrong passes", said)
 		})
 	}
 }
@@ -47,9 +46,7 @@ func TestLinters(t *testing.T) {
 func packages(t *testing.T, from string) string {
 	t.Helper()
 	dir := folder(t)
-	if err := os.CopyFS(dir, os.DirFS(from)); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.CopyFS(dir, os.DirFS(from)))
 	run(t, dir, "npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund")
 	return dir
 }
@@ -57,9 +54,8 @@ func packages(t *testing.T, from string) string {
 // run runs a command that must succeed.
 func run(t *testing.T, dir, name string, arguments ...string) {
 	t.Helper()
-	if said, err := try(t, dir, name, arguments...); err != nil {
-		t.Fatalf("%s %s: %v\n%s", name, strings.Join(arguments, " "), err, said)
-	}
+	said, err := try(t, dir, name, arguments...)
+	assert.NoError(t, err, name, strings.Join(arguments, " "), said)
 }
 
 func try(t *testing.T, dir, name string, arguments ...string) (said []byte, err error) {
@@ -83,9 +79,7 @@ const described = "../../httpapi/openapi.yaml"
 func TestReleasedClientsStillWork(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("../released/*/openapi.yaml.gz")
-	if err != nil || len(files) == 0 {
-		t.Fatal(files, err)
-	}
+	assert.Require(t, err == nil && len(files) != 0, files, err)
 	for _, file := range files {
 		was, is := description(t, unpacked(t, file)), description(t, described)
 		if major(was) != major(is) {
@@ -102,18 +96,12 @@ func TestReleasedClientsStillWork(t *testing.T) {
 func unpacked(t *testing.T, packed string) string {
 	t.Helper()
 	file, err := os.Open(packed)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer file.Close()
 	reader, err := gzip.NewReader(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	text, err := io.ReadAll(reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	name := filepath.Join(t.TempDir(), "openapi.yaml")
 	write(t, name, text)
 	return name
@@ -152,9 +140,8 @@ func TestWhatBreaksClients(t *testing.T) {
 			t.Parallel()
 			is := description(t, described)
 			c.change(is.Spec)
-			if found := breaking(t, description(t, described), is); !strings.Contains(strings.Join(found, "\n"), c.finds) {
-				t.Errorf("found %q, want %s", found, c.finds)
-			}
+			found := breaking(t, description(t, described), is)
+			assert.Contains(t, strings.Join(found, "\n"), c.finds, "found", found)
 		})
 	}
 }
@@ -162,9 +149,7 @@ func TestWhatBreaksClients(t *testing.T) {
 func description(t *testing.T, file string) *load.SpecInfo {
 	t.Helper()
 	spec, err := load.NewSpecInfo(openapi3.NewLoader(), load.NewSource(file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return spec
 }
 
@@ -181,9 +166,7 @@ func breaking(t *testing.T, was, is *load.SpecInfo) (found []string) {
 	t.Helper()
 	config := checker.NewConfig(checker.GetAllChecks())
 	report, sources, err := diff.GetWithOperationsSourcesMap(diff.NewConfig(), was, is)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	for _, change := range checker.CheckBackwardCompatibility(config, report, sources) {
 		if change.GetLevel() == checker.ERR || strings.HasSuffix(change.GetId(), "-removed") { // something removed may only be a warning
 			found = append(found, change.GetId()+": "+change.GetText(checker.NewDefaultLocalizer()))

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"pawl/client"
+	"pawl/test/assert"
 )
 
 // runGo makes the calls of a case with the Go client, and returns what they returned.
@@ -22,21 +23,15 @@ func runGo(t *testing.T, address string, c clientCase) []byte {
 		Timeout:  time.Duration(c.Client.TimeoutSeconds) * time.Second,
 		RetryFor: time.Duration(c.Client.RetryForSeconds) * time.Second,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	returned := []any{}
 	for _, call := range c.Calls {
 		text, err := json.Marshal(call)
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		returned = append(returned, callGo(t.Context(), api, text))
 	}
 	text, err := json.Marshal(returned)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return text
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"pawl/client"
+	"pawl/test/assert"
 )
 
 // TestGoClient uses the operations of the Go client on a running service, each with every kind of parameter that it has.
@@ -166,9 +167,7 @@ func problem(err error) *client.Problem {
 
 func must(t *testing.T, ok bool, saw ...any) {
 	t.Helper()
-	if !ok {
-		t.Fatalf("%+v", saw)
-	}
+	assert.Require(t, ok, saw)
 }
 
 // runProgram runs the program of the README as it is printed.

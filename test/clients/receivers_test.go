@@ -14,6 +14,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"pawl/test/assert"
 )
 
 // TestReceivers runs the receivers of docs/events.md as they are printed, and has the service deliver events to them. The one
@@ -39,18 +41,15 @@ func TestReceivers(t *testing.T) {
 			r := receive(t, port, "whsec_bm90IHRoZSBzZWNyZXQgb2YgdGhpcyBvbmU= "+before, command)
 			order(r, "signed")
 			after := fmt.Sprint(s.ask(t, fmt.Sprintf("POST /api/webhook-endpoints/%s/rotate-secret", made["id"]), "{}")["secret"])
-			if after == before || !strings.HasPrefix(after, "whsec_") {
-				t.Fatal("the secret was not rotated")
-			}
+			assert.Require(t, after != before && strings.HasPrefix(after, "whsec_"), "the secret was not rotated")
 			order(r, "while the receiver has the old secret")
 			r.stop()
 			r = receive(t, port, after, command)
 			order(r, "when it has the new one")
 			r.stop()
 			receive(t, port, "whsec_bm90IHRoZSBzZWNyZXQgb2YgdGhpcyBvbmU=", command)
-			if tried := s.ask(t, fmt.Sprintf("POST /api/webhook-endpoints/%s/test", made["id"]), ""); tried["status"] != 401.0 || tried["delivered"] != false {
-				t.Errorf("with another secret: %v", tried)
-			}
+			tried := s.ask(t, fmt.Sprintf("POST /api/webhook-endpoints/%s/test", made["id"]), "")
+			assert.True(t, tried["status"] == 401.0 && tried["delivered"] == false, "with another secret", tried)
 		})
 	}
 }
@@ -60,22 +59,16 @@ func (s *service) ask(t *testing.T, request, body string) (answer map[string]any
 	t.Helper()
 	method, path, _ := strings.Cut(request, " ")
 	r, err := http.NewRequestWithContext(t.Context(), method, s.url+path, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	r.Header.Set("Content-Type", "application/json")
 	got, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer got.Body.Close()
 	text, err := io.ReadAll(got.Body)
 	if err == nil {
 		err = json.Unmarshal(text, &answer)
 	}
-	if err != nil || got.StatusCode != http.StatusOK {
-		t.Fatalf("%s: %s %s, %v", request, got.Status, text, err)
-	}
+	assert.Require(t, err == nil && got.StatusCode == http.StatusOK, request, got.Status, text, err)
 	return answer
 }
 
@@ -100,9 +93,7 @@ func receive(t *testing.T, port, secrets string, command []string) *receiver {
 	r.command.Env = append(os.Environ(), "PORT="+port, "WEBHOOK_SECRETS="+secrets)
 	r.command.Stdout, r.command.Stderr = r, r
 	t.Cleanup(r.stop)
-	if err := r.command.Start(); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, r.command.Start())
 	r.until(t, "listens", func() bool {
 		connection, err := net.Dial("tcp", "127.0.0.1:"+port)
 		if err == nil {
@@ -149,9 +140,7 @@ func (r *receiver) until(t *testing.T, what string, so func() bool) {
 func freePort(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer l.Close()
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	return port

@@ -19,6 +19,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"pawl/test/assert"
 )
 
 // folder makes a folder that the account can enter, too, under which root's PostgreSQL runs.
@@ -28,9 +30,7 @@ func folder(t *testing.T) string {
 	if err == nil {
 		err = os.Chmod(dir, 0o755)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return dir
 }
@@ -55,9 +55,7 @@ func serve(t *testing.T) *service {
 	s := &service{program: filepath.Join(dir, "pawl"), data: filepath.Join(dir, "data")}
 	run(t, "../..", "go", "build", "-ldflags=-s -w", "-o", s.program, ".")
 	t.Cleanup(func() { s.stop(t) })
-	if err := s.start("0"); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, s.start("0"))
 	return s
 }
 
@@ -103,9 +101,8 @@ func (s *service) restart(t *testing.T) {
 	_ = s.command.Process.Kill()
 	_ = s.command.Wait()
 	s.starter.Go(func() {
-		if err := s.start(address.Port()); err != nil {
-			t.Errorf("start the service again: %v", err)
-		}
+		err := s.start(address.Port())
+		assert.True(t, err == nil, "start the service again", err)
 	})
 }
 
@@ -121,16 +118,13 @@ func (s *service) stop(t *testing.T) {
 	}
 	_ = s.command.Process.Signal(syscall.SIGTERM)
 	_, _ = io.Copy(io.Discard, s.out)
-	if err := s.command.Wait(); err != nil {
-		t.Errorf("the service ended with %v", err)
-	}
+	err := s.command.Wait()
+	assert.True(t, err == nil, "the service ended with", err)
 }
 
 func write(t *testing.T, file string, text []byte) {
 	t.Helper()
-	if err := os.WriteFile(file, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.WriteFile(file, text, 0o600))
 }
 
 // fault is what the proxy does to one request; clients/README.md says what each does. The zero fault does nothing.
@@ -179,9 +173,7 @@ func (p *faultProxy) begin(t *testing.T, faults []fault) (address string, done f
 		p.service.starter.Wait()
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		if len(p.seen) < len(p.faults) {
-			t.Errorf("only %d requests came, for %d faults", len(p.seen), len(p.faults))
-		}
+		assert.True(t, len(p.seen) >= len(p.faults), "only", len(p.seen), "requests came, for", len(p.faults), "faults")
 		return p.seen
 	}
 }
@@ -247,9 +239,7 @@ func (p *faultProxy) answer(t *testing.T, w http.ResponseWriter, r *http.Request
 		return
 	}
 	text, err := beginning(a.Response)
-	if err != nil {
-		t.Error(err)
-	}
+	assert.True(t, err == nil, err)
 	switch a.fault {
 	case "lose":
 	case "cut":
@@ -306,9 +296,8 @@ func (p *faultProxy) somebodyElse(t *testing.T, path string) {
 		return
 	}
 	defer answer.Body.Close()
-	if text, _ := io.ReadAll(answer.Body); answer.StatusCode != http.StatusOK {
-		t.Errorf("%s: %s %s", path, answer.Status, text)
-	}
+	text, _ := io.ReadAll(answer.Body)
+	assert.Equal(t, answer.StatusCode, http.StatusOK, path, answer.Status, text)
 }
 
 // flushing hands on each piece at once: an answer may be a stream.

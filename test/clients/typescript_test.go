@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"testing"
+
+	"pawl/test/assert"
 )
 
 // TestTypeScript builds the TypeScript client as it would be published, and uses it on a running service.
@@ -33,20 +35,15 @@ func TestTypeScript(t *testing.T) {
 		elsewhere := folder(t)
 		run(t, dir, "npm", "pack", "--ignore-scripts", "--pack-destination", elsewhere)
 		packed, err := filepath.Glob(filepath.Join(elsewhere, "pawl-client-*.tgz"))
-		if err != nil || len(packed) != 1 {
-			t.Fatal(packed, err)
-		}
+		assert.Require(t, err == nil && len(packed) == 1, packed, err)
 		run(t, elsewhere, "npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", packed[0])
-		if read(t, filepath.Join(elsewhere, "node_modules/pawl-client/LICENSE")) == nil {
-			t.Error("it has no license")
-		}
+		assert.True(t, read(t, filepath.Join(elsewhere, "node_modules/pawl-client/LICENSE")) != nil, "it has no license")
 		write(t, filepath.Join(elsewhere, "readme.mjs"), read(t, filepath.Join(dir, "test/readme.js")))
 		program := command(t, elsewhere, "node", "readme.mjs")
 		program.Env = append(program.Env, "PAWL_URL="+url)
 		said, err := program.CombinedOutput()
-		if want := block(t, filepath.Join(dir, "README.md"), "text"); err != nil || !bytes.Equal(said, want) {
-			t.Errorf("%v: printed\n%s\nwant\n%s", err, said, want)
-		}
+		want := block(t, filepath.Join(dir, "README.md"), "text")
+		assert.True(t, err == nil && bytes.Equal(said, want), err, "printed", said, "want", want)
 	})
 }
 
@@ -76,15 +73,11 @@ func runTypeScript(dir string) func(*testing.T, string, clientCase) []byte {
 	return func(t *testing.T, address string, c clientCase) []byte {
 		t.Helper()
 		text, err := json.Marshal(map[string]any{"client": c.Client, "calls": c.Calls})
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		program := command(t, dir, "node", "test/cases.js", address)
 		program.Stdin, program.Stderr = bytes.NewReader(text), os.Stderr
 		said, err := program.Output()
-		if err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, err)
 		return said
 	}
 }
@@ -93,26 +86,20 @@ func runTypeScript(dir string) func(*testing.T, string, clientCase) []byte {
 func block(t *testing.T, page, language string) []byte {
 	t.Helper()
 	found := regexp.MustCompile("(?s)\n```" + language + "\n(.*?)```\n").FindSubmatch(read(t, page))
-	if found == nil {
-		t.Fatalf("%s has no block of %s", page, language)
-	}
+	assert.Require(t, found != nil, page, "has no block of", language)
 	return found[1]
 }
 
 func read(t *testing.T, file string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return text
 }
 
 func absolute(t *testing.T, file string) string {
 	t.Helper()
 	path, err := filepath.Abs(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return path
 }

@@ -17,6 +17,7 @@ import (
 	"unsafe"
 
 	"pawl/internal/pgembed"
+	"pawl/test/assert"
 )
 
 // Wall is the wall clock of a machine, which a test can set. Replicas on such a machine are the program as it is, but
@@ -31,17 +32,11 @@ type Wall struct {
 func New(t testing.TB, folder string) *Wall {
 	t.Helper()
 	file, err := os.Create(filepath.Join(folder, "wall-clock"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer file.Close()
-	if err := file.Truncate(8); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, file.Truncate(8))
 	memory, err := syscall.Mmap(int(file.Fd()), 0, 8, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	t.Cleanup(func() { _ = syscall.Munmap(memory) })
 	return &Wall{file.Name(), (*atomic.Int64)(unsafe.Pointer(&memory[0]))}
 }
@@ -112,23 +107,16 @@ func Build(t testing.TB, module, path string) {
 	t.Helper()
 	archive := strings.TrimSpace(run(t, "go", "list", "-export", "-f", "{{.Export}}", "time"))
 	compiled, err := os.ReadFile(archive)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := bytes.Count(compiled, []byte(clockRead)); n != 1 {
-		t.Fatalf("%s names %s %d times: look how time.Now reads the clock", archive, clockRead, n)
-	}
+	assert.NoError(t, err)
+	n := bytes.Count(compiled, []byte(clockRead))
+	assert.Require(t, n == 1, archive, "names", clockRead, n, "times: look how time.Now reads the clock")
 	module, err = filepath.Abs(module)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	dir := t.TempDir()
 	patched, source := filepath.Join(dir, "time.a"), filepath.Join(dir, "step.go")
 	overlay, tool := filepath.Join(dir, "overlay.json"), filepath.Join(dir, "tool")
 	added, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(module, "step.go"): source}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	write(t, patched, strings.Replace(string(compiled), clockRead, steppedRead, 1))
 	write(t, source, steppedSource)
 	write(t, overlay, string(added))
@@ -151,9 +139,7 @@ func NewDatabase(t testing.TB, folder string) *Database {
 	write(t, source, fmt.Sprintf(librarySource, c.path))
 	run(t, "cc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl")
 	installed, err := pgembed.Look(t.Context(), pgembed.Config{Dir: t.TempDir()})
-	if err != nil || installed.Dir == "" {
-		t.Fatalf("no PostgreSQL is installed: %v", err)
-	}
+	assert.Require(t, err == nil && installed.Dir != "", "no PostgreSQL is installed", err)
 	for _, program := range []string{"postgres", "initdb"} {
 		script := fmt.Sprintf("#!/bin/sh\nLD_PRELOAD='%s' exec '%s' \"$@\"\n", library, filepath.Join(installed.Dir, program))
 		if err := os.WriteFile(filepath.Join(c.Bin, program), []byte(script), 0o755); err != nil { //nolint:gosec // it is to be run
@@ -207,16 +193,12 @@ time_t time(time_t *at) {
 
 func write(t testing.TB, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 func run(t testing.TB, name string, arguments ...string) (printed string) {
 	t.Helper()
 	said, err := exec.CommandContext(t.Context(), name, arguments...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s %v: %v\n%s", name, arguments, err, said)
-	}
+	assert.NoError(t, err, name, arguments, said)
 	return string(said)
 }

@@ -25,6 +25,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
+
+	"pawl/test/assert"
 )
 
 // maxConns is small on purpose: many tests share one server, and a test that needs more connections is rare.
@@ -52,7 +54,7 @@ func New(t testing.TB) *Database {
 	t.Helper()
 	s := use(t)
 	template, err := s.template()
-	require(t, err)
+	assert.NoError(t, err)
 	return s.copyOf(t, template)
 }
 
@@ -61,7 +63,7 @@ func (d *Database) Copy(t testing.TB) *Database {
 	t.Helper()
 	d.Pool.Reset()
 	u, err := url.Parse(d.AdminURL)
-	require(t, err)
+	assert.NoError(t, err)
 	return use(t).copyOf(t, strings.TrimPrefix(u.Path, "/"))
 }
 
@@ -77,14 +79,6 @@ func Empty(t testing.TB) string {
 	t.Helper()
 	s := use(t)
 	return s.url(s.database(t, "template1"))
-}
-
-// require ends the test that an error keeps from having what it asked for.
-func require(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatalf("dbtest: %v", err)
-	}
 }
 
 // findsTables is the option of a search_path on which SQL of tests finds the tables.
@@ -107,11 +101,10 @@ func withOptions(database, options string) string {
 func (s *server) database(t testing.TB, template string) string {
 	t.Helper()
 	name := newName("test")
-	require(t, s.create(t.Context(), name, template))
+	assert.NoError(t, s.create(t.Context(), name, template))
 	t.Cleanup(func() {
-		if err := s.drop(context.WithoutCancel(t.Context()), name); err != nil {
-			t.Errorf("dbtest: %v", err)
-		}
+		err := s.drop(context.WithoutCancel(t.Context()), name)
+		assert.True(t, err == nil, "dbtest", err)
 	})
 	return name
 }
@@ -119,14 +112,13 @@ func (s *server) database(t testing.TB, template string) string {
 func openPool(t testing.TB, databaseURL string) *pgxpool.Pool {
 	t.Helper()
 	config, err := pgxpool.ParseConfig(databaseURL)
-	require(t, err)
+	assert.NoError(t, err)
 	config.MaxConns = maxConns
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	require(t, err)
+	assert.NoError(t, err)
 	t.Cleanup(func() {
-		if err := closePool(pool, releaseLimit); err != nil {
-			t.Errorf("dbtest: %v", err)
-		}
+		err := closePool(pool, releaseLimit)
+		assert.True(t, err == nil, "dbtest", err)
 	})
 	return pool
 }
@@ -205,7 +197,7 @@ func finish() error {
 func Check(t *testing.T, property func(*rapid.T)) {
 	t.Helper()
 	asked, err := strconv.Atoi(flag.Lookup("rapid.checks").Value.String())
-	require(t, err)
+	assert.NoError(t, err)
 	rounds, failed := 0, false
 	rapid.Check(t, func(rt *rapid.T) {
 		if rounds >= max(asked/5, 1) && !failed {

@@ -127,9 +127,8 @@ func TestStaleFolders(t *testing.T) {
 	defer os.RemoveAll(young)
 	removeStale()
 	for dir, kept := range map[string]bool{held: true, young: true, abandoned: false} {
-		if _, err := os.Stat(dir); (err == nil) != kept {
-			t.Errorf("%s is kept: %v, want %v", dir, err == nil, kept)
-		}
+		_, err := os.Stat(dir)
+		assert.Equal(t, err == nil, kept, dir, "is kept", err == nil)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"pawl/internal/pg"
+	"pawl/test/assert"
 )
 
 // Log is a log that can be read while it is written.
@@ -42,7 +43,7 @@ func (l *Log) String() string {
 func Open(t testing.TB, databaseURL string, o pg.Options) *pg.Pool {
 	t.Helper()
 	pool, err := pg.Open(t.Context(), databaseURL, o)
-	require(t, err)
+	assert.NoError(t, err)
 	t.Cleanup(pool.Close)
 	return pool
 }
@@ -86,7 +87,7 @@ func Generated(t testing.TB, files []string, do func(name, sql string)) {
 	t.Helper()
 	for _, file := range files {
 		source, err := os.ReadFile(file)
-		require(t, err)
+		assert.NoError(t, err)
 		for _, match := range generated.FindAllStringSubmatch(string(source), -1) {
 			do(match[1], match[2])
 		}
@@ -133,7 +134,7 @@ BEGIN
   INSERT INTO pawl.event_batches (first_event_no, last_event_no, position_from, position_to, epoch, whole)
   VALUES (1, 1, txid_current(), txid_current() + 1, 0, true);
 END $$`, by.Seconds()))
-	require(t, err)
+	assert.NoError(t, err)
 }
 
 // FreePort returns a TCP port of the loopback interface that is free, for a server that starts later or starts again. It
@@ -144,7 +145,7 @@ func FreePort(t testing.TB) string {
 		port := strconv.Itoa(20_000 + rand.IntN(12_000))
 		listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", port))
 		if err == nil {
-			require(t, listener.Close())
+			assert.NoError(t, listener.Close())
 			return port
 		}
 	}

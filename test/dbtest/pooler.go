@@ -15,6 +15,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"pawl/test/assert"
 )
 
 const poolerSettings = `
@@ -41,10 +43,10 @@ func Pooler(t testing.TB, databaseURL, mode string) string {
 	}
 	// PgBouncer does not run as root, and another user can't reach the server's socket: the proxy can.
 	server, err := pgconn.ParseConfig(NewProxy(t, databaseURL).URL)
-	require(t, err)
+	assert.NoError(t, err)
 	closePublic(t, server.Database)
 	folder, err := os.MkdirTemp("/tmp", "pawl-pgbouncer-*") // the path of a socket is short
-	require(t, err)
+	assert.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(folder) })
 	settings := filepath.Join(folder, "pgbouncer.ini")
 	login := "user=" + server.User
@@ -59,16 +61,16 @@ func Pooler(t testing.TB, databaseURL, mode string) string {
 		size = 40
 	}
 	text := fmt.Sprintf(poolerSettings, server.Host, server.Port, login, mode, size, folder)
-	require(t, os.WriteFile(settings, []byte(text), 0o644))
+	assert.NoError(t, os.WriteFile(settings, []byte(text), 0o644))
 	var said bytes.Buffer
 	cmd := exec.Command(binary, settings)
 	cmd.Stderr = &said
 	if os.Geteuid() == 0 {
 		const nobody = 65534
-		require(t, os.Chown(folder, nobody, nobody))
+		assert.NoError(t, os.Chown(folder, nobody, nobody))
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 	}
-	require(t, cmd.Start())
+	assert.NoError(t, cmd.Start())
 	t.Cleanup(func() {
 		cmd.Process.Kill()
 		_ = cmd.Wait() // it was killed
@@ -96,10 +98,10 @@ func asksFor(options string) string {
 func closePublic(t testing.TB, database string) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), use(t).url(database))
-	require(t, err)
+	assert.NoError(t, err)
 	defer conn.Close(t.Context())
 	_, err = conn.Exec(t.Context(), "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
-	require(t, err)
+	assert.NoError(t, err)
 }
 
 func awaitPooler(t testing.TB, url string) {
@@ -110,9 +112,7 @@ func awaitPooler(t testing.TB, url string) {
 			conn.Close(t.Context())
 			return
 		}
-		if time.Now().After(end) {
-			t.Fatalf("PgBouncer does not answer: %v", err)
-		}
+		assert.Require(t, !time.Now().After(end), "PgBouncer does not answer", err)
 		select {
 		case <-t.Context().Done():
 		case <-time.After(5 * time.Millisecond):

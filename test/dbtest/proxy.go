@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"pawl/test/assert"
 )
 
 // Fate is what becomes of a statement on its way.
@@ -67,9 +69,9 @@ type Proxy struct {
 func NewProxy(t testing.TB, databaseURL string) *Proxy {
 	t.Helper()
 	config, err := pgconn.ParseConfig(databaseURL)
-	require(t, err)
+	assert.NoError(t, err)
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	require(t, err)
+	assert.NoError(t, err)
 	p := &Proxy{listener: listener, links: map[*link]bool{}, lost: func() {}}
 	p.network, p.address = pgconn.NetworkAddress(config.Host, config.Port)
 	user := url.User(config.User)

@@ -20,6 +20,7 @@ import (
 
 	"pawl/internal/pgembed"
 	"pawl/migrations"
+	"pawl/test/assert"
 )
 
 // ServerVariable names the environment variable with the URL of a server to use instead of starting one.
@@ -58,7 +59,7 @@ func use(t testing.TB) *server {
 	if shared.server == nil && shared.err == nil {
 		shared.server, shared.err = openServer(os.Getenv(ServerVariable))
 	}
-	require(t, shared.err)
+	assert.NoError(t, shared.err)
 	return shared.server
 }
 
@@ -229,7 +230,7 @@ func Restartable(t testing.TB) *Server {
 	t.Cleanup(func() { s.Stop(t) })
 	s.URL = withOptions(s.running.URL("postgres"), findsTables)
 	_, err := migrations.Up(t.Context(), s.URL)
-	require(t, err)
+	assert.NoError(t, err)
 	return s
 }
 
@@ -239,7 +240,7 @@ func (s *Server) Start(t testing.TB) {
 	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
 	defer cancel()
 	running, err := pgembed.Start(ctx, config(s.folder))
-	require(t, err)
+	assert.NoError(t, err)
 	s.running = running
 }
 
@@ -248,15 +249,13 @@ func (s *Server) Start(t testing.TB) {
 func (s *Server) Set(t testing.TB, name, value string) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), s.URL)
-	require(t, err)
+	assert.NoError(t, err)
 	defer conn.Close(t.Context())
 	for _, statement := range []string{"ALTER SYSTEM SET " + name + " = '" + value + "'", "SELECT pg_reload_conf()"} {
-		if _, err := conn.Exec(t.Context(), statement); err != nil {
-			t.Fatalf("dbtest: %s: %v", statement, err)
-		}
+		assert.NoError(t, assert.Err(conn.Exec(t.Context(), statement)), "dbtest", statement)
 	}
 	for now := ""; now != value; { // the reload takes a moment
-		require(t, conn.QueryRow(t.Context(), "SELECT current_setting($1)", name).Scan(&now))
+		assert.NoError(t, conn.QueryRow(t.Context(), "SELECT current_setting($1)", name).Scan(&now))
 	}
 	if name == "synchronous_standby_names" && value != "" {
 		s.awaitSyncRep(t, conn)
@@ -268,7 +267,7 @@ func (s *Server) Set(t testing.TB, name, value string) {
 func (s *Server) awaitSyncRep(t testing.TB, conn *pgx.Conn) {
 	t.Helper()
 	writer, err := pgx.Connect(t.Context(), s.URL)
-	require(t, err)
+	assert.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	var ended sync.WaitGroup
 	ended.Go(func() {
@@ -278,7 +277,7 @@ func (s *Server) awaitSyncRep(t testing.TB, conn *pgx.Conn) {
 	})
 	for waits := false; !waits; {
 		const waiting = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'SyncRep')"
-		require(t, conn.QueryRow(t.Context(), waiting, writer.PgConn().PID()).Scan(&waits))
+		assert.NoError(t, conn.QueryRow(t.Context(), waiting, writer.PgConn().PID()).Scan(&waits))
 	}
 	cancel()
 	ended.Wait()
@@ -288,17 +287,14 @@ func (s *Server) awaitSyncRep(t testing.TB, conn *pgx.Conn) {
 // Stop shuts the server down: clients are disconnected, their transactions rolled back. A stopped server stays stopped.
 func (s *Server) Stop(t testing.TB) {
 	t.Helper()
-	if err := s.running.Stop(context.WithoutCancel(t.Context())); err != nil {
-		t.Errorf("dbtest: %v", err)
-	}
+	err := s.running.Stop(context.WithoutCancel(t.Context()))
+	assert.True(t, err == nil, "dbtest", err)
 }
 
 // Kill ends the server with SIGKILL, as the out-of-memory killer does. The next Start recovers what was committed.
 func (s *Server) Kill(t testing.TB) {
 	t.Helper()
-	if err := syscall.Kill(s.running.PID(), syscall.SIGKILL); err != nil {
-		t.Fatalf("dbtest: kill server: %v", err)
-	}
+	assert.NoError(t, syscall.Kill(s.running.PID(), syscall.SIGKILL), "dbtest: kill server")
 	<-s.running.Exited()
 	s.Stop(t)
 }
@@ -320,7 +316,7 @@ func Folder(t testing.TB) string {
 func folder(t testing.TB, pattern string) string {
 	t.Helper()
 	dir, err := newFolder(pattern)
-	require(t, err)
+	assert.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return dir
 }

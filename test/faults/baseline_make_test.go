@@ -93,9 +93,7 @@ func (s *shop) post(path, body string) string {
 		r.header = [2]string{"Idempotency-Key", rand.Text()}
 	}
 	a := s.client.send(s.t.Context(), r)
-	if a.err != nil || a.code/100 != 2 {
-		s.t.Fatalf("POST %s %s: %s", path, body, a)
-	}
+	assert.Require(s.t, a.err == nil && a.code/100 == 2, "POST", path, body, a)
 	return a.text
 }
 
@@ -310,9 +308,7 @@ func (s *shop) read(program string) map[string]string {
 	}
 	for id := range s.outcomes() {
 		a := s.client.get(s.t.Context(), r.addresses()[0]+"/api/orders/"+id)
-		if a.err != nil || a.code != http.StatusOK {
-			s.t.Errorf("order %s: %s", id, a)
-		}
+		assert.True(s.t, a.err == nil && a.code == http.StatusOK, "order", id, a)
 		shown[id] = strings.TrimSpace(a.text)
 	}
 	r.all[0].terminate()

@@ -191,9 +191,8 @@ func (b *baseline) program(t *testing.T) string {
 	made := fmt.Sprintf("%s.%d", path, os.Getpid())
 	cmd := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w", "-o", made, ".")
 	cmd.Dir = filepath.Join(dir, "src")
-	if said, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build the program of commit %s: %v\n%s", b.Commit, err, said)
-	}
+	said, err := cmd.CombinedOutput()
+	assert.NoError(t, err, "build the program of commit", b.Commit, said)
 	assert.NoError(t, os.Rename(made, path))
 	return path
 }

@@ -149,9 +149,8 @@ func prove(t testing.TB, url string, traffics ...*traffic) {
 			}
 		}
 	}
-	if len(traffics) > 0 && asked != len(stored) {
-		t.Errorf("%d orders are stored, %d of them were asked for", len(stored), asked)
-	}
+	assert.True(t, len(traffics) == 0 || asked == len(stored),
+		len(stored), "orders are stored", asked, "of them were asked for")
 }
 
 // wrong compares what a caller was told with what the books say.

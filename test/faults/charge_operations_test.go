@@ -119,9 +119,7 @@ func (s *shop) endInCall(victim *process, operation string) {
 	_, err := s.provider.Await(ctx, func(r simulator.Request) bool {
 		return r.Operation == operation && slices.Contains([]string{"done", "voided"}, r.Outcome)
 	})
-	if err != nil {
-		s.t.Error(err)
-	}
+	assert.True(s.t, err == nil, err)
 	victim.kill()
 }
 
@@ -157,9 +155,8 @@ func (s *shop) operateAfter(victim *process, c *chargeOperation, want string) {
 		s.operate(s.t.Context(), url, "one", c)
 		<-time.After(pace)
 	}
-	if a := s.operate(s.t.Context(), s.open(1).addresses()[0], "one", c); a.state() != "completed" {
-		s.t.Errorf("the caller comes again and gets %s", a)
-	}
+	a := s.operate(s.t.Context(), s.open(1).addresses()[0], "one", c)
+	assert.Equal(s.t, a.state(), "completed", "the caller comes again and gets", a)
 	const one = `SELECT format('%s %s %s %s %s', f.kind, f.number, f.state,
 		CASE WHEN f.kind = 'void' THEN 'all' ELSE f.amount::text END, f.request_id) FROM (` + operations + `) AS f`
 	if rows := query[string](s.t, s.database.URL, one); len(rows) != 1 || rows[0] != want {

@@ -117,9 +117,8 @@ func TestWallClockStepsForward(t *testing.T) {
 	if a.state() != "completed" {
 		t.Errorf("%s\n%s", a, s.trace("one"))
 	}
-	if calls := d.seen(); len(calls) != 2 || calls[0] != calls[1] {
-		t.Errorf("the charge was called for %q, want twice with one key", calls)
-	}
+	calls := d.seen()
+	assert.True(t, len(calls) == 2 && calls[0] == calls[1], "the charge was called for", calls, "want twice with one key")
 	for _, at := range d.signed { // no call is under way any more
 		assert.True(t, time.Since(at).Abs() <= 5*time.Minute, "a call is signed as of", at)
 	}
@@ -147,9 +146,8 @@ func TestWallClockStepsBack(t *testing.T) {
 	assert.True(t, errors.As(err, &problem) && problem.Code == pawl.ProblemCodeOutcomeUnknown, "retry", err)
 	s.exec(`UPDATE orders SET due_at = now()`)
 	heir := s.start(1, &replicas{t: t, database: s.database.URL, clock: clock}) // takes it up, and was born with the wrong clock
-	if said := heir.all[0].started(); time.Since(said).Round(time.Hour) != 3*time.Hour {
-		t.Errorf("the clock was not set back: the log begins at %s", said)
-	}
+	said := heir.all[0].started()
+	assert.Equal(t, time.Since(said).Round(time.Hour), 3*time.Hour, "the clock was not set back: the log begins at", said)
 	eventually(t, patience, "it waits for a person", func() bool { return count(t, s.database.URL, held, "attention") == 1 })
 	if calls := d.seen(); len(calls) != first {
 		t.Errorf("a key that may be forgotten was sent: %q\n%s", calls, s.trace("one"))
@@ -180,9 +178,8 @@ func TestWallClockAndLeases(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
-		if _, err := s.provider.Await(ctx, func(r simulator.Request) bool { return strings.HasPrefix(r.OrderID, of) }); err != nil {
-			t.Fatal(err)
-		}
+		_, err := s.provider.Await(ctx, func(r simulator.Request) bool { return strings.HasPrefix(r.OrderID, of) })
+		assert.NoError(t, err)
 	}
 	const takenOver = `SELECT count(DISTINCT t.order_id) FROM books.transitions AS t WHERE t.verb = 'take_over'`
 

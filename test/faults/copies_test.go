@@ -49,9 +49,8 @@ func openOriginal(t *testing.T, settings ...string) *original {
 	t.Cleanup(func() {
 		server.CloseClientConnections()
 		server.Close()
-		if err := o.provider.Close(); err != nil {
-			t.Error(err)
-		}
+		err := o.provider.Close()
+		assert.True(t, err == nil, err)
 	})
 	o.url = server.URL
 	o.policy = o.policyOf(map[string]string{"charge": refunds + "  retry: {initial: 200ms, cap: 200ms, maxRetries: 900, budget: 1h}\n  breaker: {failures: 1000000, open: 1ms}\n", "reserve": blind, "confirm": final})
@@ -112,9 +111,7 @@ func (s *service) send(method, path, body string) *answer {
 func (s *service) must(method, path, body string) *answer {
 	s.t.Helper()
 	a := s.send(method, path, body)
-	if a.err != nil || a.code/100 != 2 {
-		s.t.Fatalf("%s %s: %s", method, path, a)
-	}
+	assert.Require(s.t, a.err == nil && a.code/100 == 2, method, path, a)
 	return a
 }
 
@@ -152,17 +149,15 @@ func (o *original) quarantined(s *service) {
 		' ', (SELECT max(fence) FROM pawl.orders), ' ', (SELECT count(*) FROM pawl.step_calls))`
 	before, calls, sent := query[string](o.t, s.database, state)[0], len(o.provider.Requests("doubt")), o.inbox.count()
 	for path, code := range map[string]int{"/livez": 200, "/health": 503, "/api/orders/done": 200, "/api/orders/doubt": 200, "/api/events": 200, "/api/orders?status=completed": 200} {
-		if a := s.get(path); a.code != code || code == 503 && a.body.Code != "quarantined" {
-			o.t.Errorf("%s: %s", path, a)
-		}
+		a := s.get(path)
+		assert.True(o.t, a.code == code && (code != 503 || a.body.Code == "quarantined"), path, a)
 	}
 	for path, body := range map[string]string{
 		"/api/orders/process": `{"orderId":"new","amount":1,"item":"boat"}`, "/api/orders/doubt/cancel": `{"reason":"test"}`, "/api/orders/done/refunds": `{"reason":"test","requestId":"1"}`,
 		"/api/webhook-endpoints/whe_1/test": `{}`, "/api/inventory/boat/adjustments": `{"change":1,"reason":"test","requestId":"1"}`,
 	} {
-		if a := s.send(http.MethodPost, path, body); a.code != http.StatusServiceUnavailable || a.body.Code != "quarantined" {
-			o.t.Errorf("POST %s: %s", path, a)
-		}
+		a := s.send(http.MethodPost, path, body)
+		assert.True(o.t, a.code == http.StatusServiceUnavailable && a.body.Code == "quarantined", "POST", path, a)
 	}
 	if a := s.get("/metrics"); !strings.Contains(a.text, "\npawl_quarantined 1\n") {
 		o.t.Error("the metric does not say so")
@@ -170,9 +165,8 @@ func (o *original) quarantined(s *service) {
 	if a := s.get("/api/me"); !strings.Contains(a.text, `"quarantined":true`) || strings.Contains(a.text, "processOrder") {
 		o.t.Error(a)
 	}
-	if a := s.get("/console"); !strings.Contains(a.text, "pawl adopt --as-copy") {
-		o.t.Errorf("the console has no banner: %s", a)
-	}
+	a := s.get("/console")
+	assert.Contains(o.t, a.text, "pawl adopt --as-copy", "the console has no banner", a)
 	eventually(o.t, patience, "all leases have ended long ago", func() bool {
 		return count(o.t, s.database, `SELECT count(*) FROM (SELECT due_at FROM pawl.orders UNION ALL SELECT due_at FROM pawl.event_relay UNION ALL SELECT due_at FROM pawl.webhook_endpoints) AS l
 			WHERE l.due_at > now() - interval '4 seconds'`) == 0
@@ -181,12 +175,10 @@ func (o *original) quarantined(s *service) {
 	if n := len(o.provider.Requests("doubt")); n != calls {
 		o.t.Errorf("the provider was called %d times", n-calls)
 	}
-	if n := o.inbox.count(); n != sent {
-		o.t.Errorf("%d webhooks were sent", n-sent)
-	}
-	if code, said := run(o.t, "doctor", "--database-url", s.database, "--installation", "staging"); code != 1 || !strings.Contains(said, "quarantined") {
-		o.t.Errorf("doctor: %d\n%s", code, said)
-	}
+	n := o.inbox.count()
+	assert.Equal(o.t, n, sent, n-sent, "webhooks were sent")
+	code, said := run(o.t, "doctor", "--database-url", s.database, "--installation", "staging")
+	assert.True(o.t, code == 1 && strings.Contains(said, "quarantined"), "doctor", code, said)
 }
 
 // block is the first block of a kind after a text of docs/operations/restore.md.
@@ -253,9 +245,8 @@ func TestRestoredDatabase(t *testing.T) {
 	assert.NoError(t, o.provider.SetFaults())
 	second.until("doubt", "completed", "")
 	second.order("instead")
-	if lost, instead := numberOf(t, o.server.url, "lost"), numberOf(t, restored.url, "instead"); instead <= lost {
-		t.Errorf("the lost order had number %d, and the next one has %d", lost, instead)
-	}
+	lost, instead := numberOf(t, o.server.url, "lost"), numberOf(t, restored.url, "instead")
+	assert.True(t, instead > lost, "the lost order had number", lost, "and the next one has", instead)
 	o.bringBack(second)
 	verify(t, restored.url)
 }
@@ -293,9 +284,7 @@ func (o *original) bringBack(s *service) {
 	assert.NoError(o.t, o.provider.SetFaults(simulator.Rule{Fault: simulator.Decline, Step: "reserve"}))
 	s = o.serve(s.database, "--policy", o.policyOf(map[string]string{"charge": looking, "reserve": looking}))
 	said = o.shell("**An order that nobody wants any more**", 0, "PAWL_URL="+s.address, "PAWL_TOKEN="+tokenIn(said), "LOST_ORDER=unwanted", "AMOUNT=9.99", "CURRENCY=USD")
-	if !strings.Contains(said, "failed") {
-		o.t.Error(said)
-	}
+	assert.Contains(o.t, said, "failed")
 	assert.Equal(o.t, known(), "")
 	for id, state := range map[string]simulator.State{"doubt": simulator.Live, "lost": simulator.Live, "unwanted": simulator.Undone, "compared": simulator.Undone} {
 		charges := 0
@@ -364,9 +353,8 @@ func TestCopyOfTheFiles(t *testing.T) {
 	second.until("doubt", "charging", "policy_unusable: the policy belongs to the installation")
 	second.order("new") // by the policy that the copy was given, under keys of its own
 	second.must(http.MethodPost, "/api/orders/done/refunds", `{"reason":"test","requestId":"1"}`)
-	if a := second.send(http.MethodPost, "/api/orders/doubt/retry", `{"reason":"test","policy":"active"}`); a.body.Code != "policy_switch_refused" {
-		t.Errorf("under the policy of the copy: %s", a)
-	}
+	a := second.send(http.MethodPost, "/api/orders/doubt/retry", `{"reason":"test","policy":"active"}`)
+	assert.Equal(t, a.body.Code, "policy_switch_refused", "under the policy of the copy", a)
 	for _, verb := range []string{"retry", "cancel"} {
 		second.must(http.MethodPost, "/api/orders/doubt/"+verb, `{"reason":"test"}`)
 		eventually(t, patience, "nothing can be done about it", func() bool {
@@ -377,12 +365,10 @@ func TestCopyOfTheFiles(t *testing.T) {
 	eventually(t, patience, "the refund was tried", func() bool {
 		return count(t, copied.url, `SELECT count(*) FROM books.refunds WHERE code = 'policy_unusable' AND state = 'pending'`) == 1
 	})
-	if now := len(o.provider.Requests("doubt")) + len(o.provider.Requests("done")); now != calls {
-		t.Errorf("the provider was called %d times by a copy for what the original has", now-calls)
-	}
-	if n := o.inbox.count(); n != sent {
-		t.Errorf("%d webhooks were sent by a copy", n-sent)
-	}
+	now := len(o.provider.Requests("doubt")) + len(o.provider.Requests("done"))
+	assert.Equal(t, now, calls, "the provider was called", now-calls, "times by a copy for what the original has")
+	n := o.inbox.count()
+	assert.Equal(t, n, sent, n-sent, "webhooks were sent by a copy")
 	verify(t, copied.url)
 	assert.True(t, len(o.provider.Requests("new")) != 0, "the copy does not call the provider that its own policy names")
 	for _, left := range query[string](t, copied.url, `SELECT 'endpoint ' || url FROM pawl.webhook_endpoints WHERE state = 'enabled' UNION ALL SELECT 'token ' || name FROM pawl.tokens
@@ -437,12 +423,10 @@ func TestFailoverIsNoCopy(t *testing.T) {
 		}
 		eventually(t, patience, "it takes writes", func() bool { return !query[bool](t, server.url, "SELECT pg_is_in_recovery()")[0] })
 		s := o.serve(server.url, named...)
-		if a := s.get("/health"); a.code != http.StatusOK {
-			t.Errorf("%s: %s", name, a)
-		}
-		if lost := count(t, server.url, `SELECT count(*) FROM pawl.orders WHERE order_id ^@ 'lost-'`); lost > 0 {
-			t.Errorf("%s: %d orders that were to be lost are there", name, lost)
-		}
+		a := s.get("/health")
+		assert.Equal(t, a.code, http.StatusOK, name, a)
+		lost := count(t, server.url, `SELECT count(*) FROM pawl.orders WHERE order_id ^@ 'lost-'`)
+		assert.True(t, lost == 0, name, lost, "orders that were to be lost are there")
 		assert.Equal(t, s.get("/api/orders/later").code == http.StatusOK, (name == "standby"),
 			name, "the order after the point in time is there")
 		for n := range 40 {

@@ -49,9 +49,8 @@ func startPostgresFrom(t testing.TB, bin string, settings ...string) *postgres {
 	s.start()
 	t.Cleanup(func() {
 		s.signal(syscall.SIGCONT) // a stopped process hears nothing else
-		if err := s.server.Stop(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
-		}
+		err := s.server.Stop(context.WithoutCancel(t.Context()))
+		assert.True(t, err == nil, err)
 	})
 	s.url = s.server.URL("postgres")
 	return s
@@ -81,9 +80,8 @@ func (s *postgres) ended() {
 	case <-time.After(endLimit):
 		s.t.Fatal("PostgreSQL does not end")
 	}
-	if err := s.server.Stop(s.t.Context()); err != nil {
-		s.t.Error(err)
-	}
+	err := s.server.Stop(s.t.Context())
+	assert.True(s.t, err == nil, err)
 }
 
 // kill ends all processes of the server at once, as the loss of its machine does.
@@ -187,12 +185,10 @@ func awaitHealth(t *testing.T, r *replicas, code int) {
 			if took := time.Since(began); took > 15*time.Second { // the database has ten, for all that has to be known
 				t.Errorf("GET /health took %s", took)
 			}
-			if a.err != nil || a.code != http.StatusOK && a.code != http.StatusServiceUnavailable {
-				t.Fatalf("GET /health: %s", a)
-			}
-			if a.code == http.StatusServiceUnavailable && a.header.Get("Retry-After") == "" {
-				t.Errorf("GET /health: %s, without Retry-After", a)
-			}
+			assert.Require(t, a.err == nil && (a.code == http.StatusOK || a.code == http.StatusServiceUnavailable),
+				"GET /health", a)
+			assert.True(t, a.code != http.StatusServiceUnavailable || a.header.Get("Retry-After") != "",
+				"GET /health", a, "without Retry-After")
 			return a.code == code
 		})
 	}
@@ -224,9 +220,8 @@ func TestStartOnBrokenConnections(t *testing.T) {
 			n := made.Load()
 			assert.True(t, n > broken/2, n, "connections were made")
 			c := newClient(1, false)
-			if a := c.insist(t.Context(), address, order{id: "one", amount: "1.00", item: "widget"}); a.state() != "completed" {
-				t.Error(a)
-			}
+			a := c.insist(t.Context(), address, order{id: "one", amount: "1.00", item: "widget"})
+			assert.Equal(t, a.state(), "completed", a)
 			eventually(t, patience, "GET /health is 200", func() bool { return c.get(t.Context(), address+"/health").code == http.StatusOK })
 			t.Logf("%d connections were made\n%s", made.Load(), p.stderr())
 			p.terminate()
@@ -458,9 +453,8 @@ func TestReaderOfTheLog(t *testing.T) {
 	} {
 		want := slices.Sorted(slices.Values(query[string](t, server.url, rows)))
 		eventually(t, patience, "all rows have come: "+rows, func() bool { return len(query[string](t, reader, rows)) >= len(want) })
-		if got := slices.Sorted(slices.Values(query[string](t, reader, rows))); !slices.Equal(got, want) {
-			t.Errorf("%s: %d rows have come, %d are there", rows, len(got), len(want))
-		}
+		got := slices.Sorted(slices.Values(query[string](t, reader, rows)))
+		assert.True(t, slices.Equal(got, want), rows, len(got), "rows have come", len(want), "are there")
 	}
 	for of, by := range map[string]string{"transitions": "order_no ORDER BY seq", "stock_movements": "item ORDER BY version"} {
 		late := `SELECT count(*) FROM (SELECT came < lag(came) OVER (PARTITION BY ` + by + `) AS late FROM pawl.` + of + `) AS x WHERE x.late`

@@ -50,9 +50,8 @@ func TestDemo(t *testing.T) {
 			}
 			assert.True(t, code == c.code && !strings.Contains(said, "\x1b"), "ended with", code)
 			eventually(t, endLimit, "no process is left", func() bool { return !mentioned(t, folder) })
-			if left, err := os.ReadDir(folder); c.code == 0 && (err != nil || len(left) > 0) {
-				t.Errorf("left behind: %v, %v", left, err)
-			}
+			left, err := os.ReadDir(folder)
+			assert.True(t, c.code != 0 || err == nil && len(left) == 0, "left behind", left, err)
 			if t.Failed() {
 				t.Log(said)
 			}
@@ -130,9 +129,8 @@ func (p *person) ask(method, path string, form url.Values) (status int, body str
 // press sends a form of the lab.
 func (p *person) press(form url.Values) {
 	p.t.Helper()
-	if status, body := p.ask(http.MethodPost, "/console/lab", form); status != http.StatusOK {
-		p.t.Fatalf("%v: %d %s", form, status, body)
-	}
+	status, body := p.ask(http.MethodPost, "/console/lab", form)
+	assert.Require(p.t, status == http.StatusOK, form, status, body)
 }
 
 // sees waits until a page has a text.
@@ -172,9 +170,8 @@ func TestDemoByHand(t *testing.T) {
 	p.press(url.Values{"do": {"stop"}, "replica": {"2"}})
 	p.press(url.Values{"do": {"kill"}, "replica": {"1"}})
 	p.sees("/console/lab", dead) // though no replica serves
-	if status, body := p.ask(http.MethodPost, "/console/lab", url.Values{"do": {"kill"}, "replica": {"1"}}); status != http.StatusConflict {
-		t.Errorf("killed twice: %d %s", status, body)
-	}
+	status, body := p.ask(http.MethodPost, "/console/lab", url.Values{"do": {"kill"}, "replica": {"1"}})
+	assert.Equal(t, status, http.StatusConflict, "killed twice", body)
 	p.press(url.Values{"do": {"start"}, "replica": {"1"}})
 	p.sees("/console/lab", serves)
 	p.sees("/console", regexp.MustCompile(`<bdi>local</bdi>`))

@@ -51,9 +51,7 @@ func firstStart(t *testing.T, dir string, o order) {
 	t.Helper()
 	p := alone(t, dir)
 	url, place := p.announced()
-	if place != dir || p.stdout() != "" {
-		t.Errorf("names %s, want %s, and printed %q", place, dir, p.stdout())
-	}
+	assert.True(t, place == dir && p.stdout() == "", "names", place, "want", dir, "and printed", p.stdout())
 	newClient(1, false).completes(t, url, o)
 	assert.Equal(t, p.terminate(), 0, "ended with")
 	_, err := os.Stat(filepath.Join(dir, "data", "postmaster.pid"))
@@ -81,9 +79,8 @@ func company(t *testing.T, dir string) {
 		t.Errorf("a second copy ends with %d and says %q", code, said)
 	}
 	for _, args := range [][]string{{"verify"}, {"migrate", "status"}} {
-		if code, said := run(t, append(args, "--data-dir", dir)...); code != 0 {
-			t.Errorf("%v beside the service ends with %d:\n%s", args, code, said)
-		}
+		code, said := run(t, append(args, "--data-dir", dir)...)
+		assert.Equal(t, code, 0, args, "beside the service ends with", said)
 	}
 	if !p.running() {
 		t.Errorf("the first copy has ended: %s", p.stderr())

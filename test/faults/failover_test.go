@@ -198,9 +198,7 @@ func (c *cluster) suffers(what string, limit time.Duration, befall func(*machine
 		waiting.Go(func() {
 			took := eventually(c.t, patience, "orders are answered", func() bool { return load.seen().answered > before })
 			c.t.Logf("%s %s: %s leads after %.1fs; answers %.2fs later %s", old.name, what, leader.name, ready.Sub(began).Seconds(), took.Seconds(), way)
-			if took > most {
-				c.t.Errorf("answers come %s after the new leader", took)
-			}
+			assert.True(c.t, took <= most, "answers come", took, "after the new leader")
 		})
 	}
 	waiting.Wait()
@@ -231,9 +229,8 @@ func (c *cluster) proves() {
 	settle(c.t, c.url, patience)
 	prove(c.t, c.url, c.loads...)
 	proveStock(c.t, c.url, scarce, stock)
-	if code, said := run(c.t, "verify", "--database-url", c.url); code != 0 {
-		c.t.Errorf("pawl verify ends with %d:\n%s", code, said)
-	}
+	code, said := run(c.t, "verify", "--database-url", c.url)
+	assert.Equal(c.t, code, 0, "pawl verify ends with", said)
 	c.inbox.awaits(&service{database: c.url})
 	rows := slices.Sorted(slices.Values(query[string](c.t, c.url, `SELECT order_id || ' ' || seq FROM books.transitions`)))
 	c.feed.awaits(rows)
@@ -290,9 +287,7 @@ func (f *follower) read(ctx context.Context) {
 		after = page.NextCursor
 		f.mu.Lock()
 		for _, e := range page.Events {
-			if f.seen[e.ID] != "" {
-				f.t.Errorf("event %s comes twice", e.ID)
-			}
+			assert.Equal(f.t, f.seen[e.ID], "", "event", e.ID, "comes twice")
 			f.seen[e.ID] = fmt.Sprintf("%s %d", e.Data.OrderID, e.Data.Seq)
 		}
 		f.mu.Unlock()

@@ -71,9 +71,8 @@ func TestKilledWhileForgetting(t *testing.T) {
 						if i%2 == 1 && i >= 14 {
 							want = "failed"
 						}
-						if a := callers.insist(t.Context(), heir.addresses()[0], o); a.state() != want {
-							t.Errorf("%s again: %s", o.id, a)
-						}
+						a := callers.insist(t.Context(), heir.addresses()[0], o)
+						assert.Equal(t, a.state(), want, o.id, "again", a)
 					}
 					assert.Equal(t, query[int](t, database.URL, `SELECT count(*) FROM charges`)[0], 0, "charged again")
 				})

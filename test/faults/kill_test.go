@@ -114,9 +114,8 @@ func (s *stage) check(t *testing.T, url string, stored bool) {
 	}[s.ends]
 	assert.Equal(t, path, want, "the order went")
 	last := s.after && s.fatal == s.last || s.fatal > s.last
-	if taken := takeOvers(t, url); (taken == 1) != (stored && !last) {
-		t.Errorf("%d take-overs", taken)
-	}
+	taken := takeOvers(t, url)
+	assert.Equal(t, taken == 1, stored && !last, taken, "take-overs")
 }
 
 // proxy stands between the program and PostgreSQL. It names every statement that is executed, and can end the program
@@ -437,9 +436,7 @@ func (s *shop) doom(orders []doomed) {
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	if d.statement > 0 && !slices.Equal(executed, d.moves) {
-		s.t.Errorf("%s: executed %v, want %v", d.id, executed, d.moves)
-	}
+	assert.True(s.t, d.statement <= 0 || slices.Equal(executed, d.moves), d.id, "executed", executed, "want", d.moves)
 }
 
 // place sends an order, and once more where a machine that stood still has refused it. The answer does not matter.

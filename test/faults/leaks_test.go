@@ -124,9 +124,7 @@ func (l *leaks) send(r request) *answer {
 	l.t.Helper()
 	r.url = l.process.url() + r.url
 	a := l.client.send(l.t.Context(), r)
-	if a.code == 0 {
-		l.t.Fatal(a.err)
-	}
+	assert.Require(l.t, a.code != 0, a.err)
 	return a
 }
 
@@ -136,9 +134,8 @@ func (l *leaks) until(orderID, is string) {
 	var text string
 	for deadline := time.Now().Add(2 * time.Minute); !strings.Contains(text, is); {
 		text = l.ask(http.MethodGet, "/api/orders/"+orderID+"?wait=2", "")
-		if time.Now().After(deadline) || strings.Contains(text, `"hold":"attention"`) {
-			l.t.Fatalf("%s is not %s: %s", orderID, is, text)
-		}
+		assert.Require(l.t, !time.Now().After(deadline) && !strings.Contains(text, `"hold":"attention"`),
+			orderID, "is not", is, text)
 	}
 }
 
@@ -206,9 +203,8 @@ func (l *leaks) hooks() {
 		l.mu.Lock()
 		l.signing = append(l.signing, strings.TrimPrefix(made.Secret, "whsec_"))
 		l.mu.Unlock()
-		if said := l.ask(http.MethodPost, "/api/webhook-endpoints/"+id+"/test", ""); !strings.Contains(said, "***") {
-			l.t.Errorf("the answer of the endpoint is not masked: %s", said)
-		}
+		said := l.ask(http.MethodPost, "/api/webhook-endpoints/"+id+"/test", "")
+		assert.Contains(l.t, said, "***", "the answer of the endpoint is not masked")
 	}
 }
 
@@ -228,9 +224,8 @@ func (l *leaks) readAll() {
 		l.ask(http.MethodGet, path, "")
 	}
 	var list struct{ Orders []struct{ OrderID string } }
-	if err := json.Unmarshal([]byte(orders), &list); err != nil || len(list.Orders) < 16 {
-		l.t.Fatalf("%v: %s", err, orders)
-	}
+	err := json.Unmarshal([]byte(orders), &list)
+	assert.Require(l.t, err == nil && len(list.Orders) >= 16, err, orders)
 	for _, o := range list.Orders {
 		l.ask(http.MethodGet, "/api/orders/"+o.OrderID+"/calls", "")
 		l.ask(http.MethodGet, "/api/orders/"+o.OrderID+"/transitions", "")
@@ -323,9 +318,8 @@ func (l *leaks) books(database *dbtest.Database) {
 	assert.NoError(l.t, assert.Err(tx.Exec(ctx, "SET LOCAL ROLE "+role)))
 	for _, view := range views {
 		var text string
-		if err := tx.QueryRow(ctx, "SELECT coalesce(string_agg(v::text, E'\\n'), '') FROM books."+view+" AS v").Scan(&text); err != nil {
-			l.t.Fatalf("books.%s: %v", view, err)
-		}
+		assert.NoError(l.t, tx.QueryRow(ctx, "SELECT coalesce(string_agg(v::text, E'\\n'), '') FROM books."+view+" AS v").Scan(&text),
+			"books.", view)
 		l.note("books."+view, text)
 	}
 }
@@ -334,9 +328,8 @@ func (l *leaks) books(database *dbtest.Database) {
 func (l *leaks) search(database *dbtest.Database, marked []string) {
 	l.t.Helper()
 	var secret []byte
-	if err := database.Pool.QueryRow(context.WithoutCancel(l.t.Context()), "SELECT callback_secret FROM pawl.installation").Scan(&secret); err != nil {
-		l.t.Fatal(err)
-	}
+	err := database.Pool.QueryRow(context.WithoutCancel(l.t.Context()), "SELECT callback_secret FROM pawl.installation").Scan(&secret)
+	assert.NoError(l.t, err)
 	marked = append(marked, hex.EncodeToString(secret))
 	repeated := strings.ToLower(fmt.Sprint(l.echoes))
 	for _, text := range slices.Concat(methods, l.tokens, []string{"marked_secret_of_steps"}) {
@@ -349,9 +342,7 @@ func (l *leaks) search(database *dbtest.Database, marked []string) {
 				l.t.Errorf("%s came out at %s: …%s…", text, where, out[max(0, at-120):min(len(out), at+len(text)+40)])
 			}
 		}
-		if strings.Contains(out, "javascript:") {
-			l.t.Errorf("javascript: came out at %s", where)
-		}
+		assert.True(l.t, !strings.Contains(out, "javascript:"), "javascript: came out at", where)
 	}
 	for _, where := range []string{"books.step_calls", "GET /api/orders/refused-0", "log"} {
 		assert.Contains(l.t, l.out[where], "***", where, "nothing was masked")
@@ -489,9 +480,8 @@ func TestTraces(t *testing.T) {
 	answer, err := http.DefaultTransport.RoundTrip(request)
 	assert.NoError(t, err)
 	answer.Body.Close()
-	if code := p.terminate(); code != 0 || answer.StatusCode != http.StatusOK {
-		t.Errorf("answered %s, ended with %d", answer.Status, code)
-	}
+	code := p.terminate()
+	assert.True(t, code == 0 && answer.StatusCode == http.StatusOK, "answered", answer.Status, "ended with", code)
 	store.mu.Lock()
 	defer store.mu.Unlock()
 	assert.Require(t, len(store.spans) == 1 && len(store.services) == 1 && store.services[0] == "shop",

@@ -220,9 +220,8 @@ func TestVerifyThatCanNotFindOut(t *testing.T) {
 	t.Run("books that are wrong, and a provider that is away", func(t *testing.T) {
 		t.Parallel()
 		database := oneCharging(t)
-		if _, err := database.Pool.Exec(t.Context(), "SET LOCAL session_replication_role = replica; DELETE FROM transitions"); err != nil {
-			t.Fatal(err)
-		}
+		_, err := database.Pool.Exec(t.Context(), "SET LOCAL session_replication_role = replica; DELETE FROM transitions")
+		assert.NoError(t, err)
 		code, said := run(t, "verify", "--database-url", database.URL, "--provider", "http://127.0.0.1:1")
 		if code != 1 || !strings.Contains(said, `"order 1": `) || !strings.Contains(said, "the provider's books could not be read") || strings.Contains(said, "provider_") {
 			t.Errorf("ends with %d and says %q", code, said)
@@ -254,9 +253,8 @@ func answering(t *testing.T, text string) (url string) {
 func noVerdict(t *testing.T, p *process) {
 	t.Helper()
 	code, said := p.exitCode(), p.stderr()
-	if code != 69 || !regexp.MustCompile(`^database: .*\npawl: no verdict on the books: .*\n$`).MatchString(said) || p.stdout() != "" {
-		t.Errorf("ends with %d, printed %q and says %q", code, p.stdout(), said)
-	}
+	assert.True(t, code == 69 && regexp.MustCompile(`^database: .*\npawl: no verdict on the books: .*\n$`).MatchString(said) && p.stdout() == "",
+		"ends with", code, "printed", p.stdout(), "and says", said)
 }
 
 // TestVerifyNamesOrdersWhoseReferencesWereSwapped: the undo of such an order would take back what was done for the other.
@@ -280,9 +278,8 @@ func TestVerifyNamesOrdersWhoseReferencesWereSwapped(t *testing.T) {
 			assert.True(t, code == 1 && !strings.Contains(said, `"third"`), "ends with", code, said)
 			for _, id := range []string{"first", "second"} {
 				for _, step := range []string{"charge", "reserve", "confirm"} {
-					if want := fmt.Sprintf("%q: %s: ", id, step); strings.Count(said, want) != 1 {
-						t.Errorf("not once %s in:\n%s", want, said)
-					}
+					want := fmt.Sprintf("%q: %s: ", id, step)
+					assert.Equal(t, strings.Count(said, want), 1, "not once", want, "in", said)
 				}
 			}
 		})
@@ -296,8 +293,6 @@ func (s *shop) swap(tables ...string) {
 		tag, err := s.database.Pool.Exec(s.t.Context(), `UPDATE `+table+` AS a SET reference = b.reference FROM `+table+` AS b
 			JOIN orders AS p ON p.order_no = b.order_no, orders AS o
 			WHERE o.order_no = a.order_no AND (o.order_id, p.order_id) IN (('first', 'second'), ('second', 'first')) AND a.reference <> b.reference`)
-		if err != nil || tag.RowsAffected() != 2 {
-			s.t.Fatalf("%s: %v, %s", table, err, tag)
-		}
+		assert.Require(s.t, err == nil && tag.RowsAffected() == 2, table, err, tag)
 	}
 }

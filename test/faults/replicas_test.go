@@ -52,9 +52,8 @@ func launchProgram(t testing.TB, path string, env []string, args ...string) *pro
 	defer errs.Close()
 	p.cmd.Stdout, p.cmd.Stderr = out, errs
 	var err error
-	if p.exited, err = pgembed.Launch(p.cmd); err != nil {
-		t.Fatal(err)
-	}
+	p.exited, err = pgembed.Launch(p.cmd)
+	assert.NoError(t, err)
 	t.Cleanup(p.cleanup)
 	return p
 }
@@ -98,9 +97,7 @@ func (p *process) stderr() string { return p.read("stderr") }
 
 func (p *process) read(name string) string {
 	text, err := os.ReadFile(filepath.Join(p.dir, name))
-	if err != nil {
-		p.t.Error(err)
-	}
+	assert.True(p.t, err == nil, err)
 	return string(text)
 }
 

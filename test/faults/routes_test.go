@@ -124,9 +124,8 @@ func (p *pair) live(route, id string) (n int) {
 // neverTwice looks at the first provider before and after the second, so that what it sees was so at one moment.
 func (p *pair) neverTwice(id string) {
 	before, second, after := p.live("first", id), p.live("second", id), p.live("first", id)
-	if n := min(before, after) + second; n > 1 {
-		p.t.Errorf("order %s has %d live charges", id, n)
-	}
+	n := min(before, after) + second
+	assert.True(p.t, n <= 1, "order", id, "has", n, "live charges")
 }
 
 // meddle stops orders, and starts failed ones again.
@@ -198,7 +197,5 @@ func (p *pair) prove() {
 	fallbacks := count(p.t, p.database.URL, `SELECT count(*) FROM books.transitions AS t WHERE t.verb = 'fallback'`)
 	p.t.Logf("%v, %d fallbacks, %d late undos, %d take-overs", ends, fallbacks,
 		count(p.t, p.database.URL, `SELECT count(*) FROM books.late_undos`), takeOvers(p.t, p.database.URL))
-	if fallbacks == 0 {
-		p.t.Error("no charge fell back")
-	}
+	assert.True(p.t, fallbacks != 0, "no charge fell back")
 }

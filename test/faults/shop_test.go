@@ -112,9 +112,8 @@ func (s *shop) furnish(executor string, timeout time.Duration) {
 	server := httptest.NewServer(s.provider)
 	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
 	t.Cleanup(func() {
-		if err := s.provider.Close(); err != nil {
-			t.Error(err)
-		}
+		err := s.provider.Close()
+		assert.True(t, err == nil, err)
 	})
 	secrets := t.TempDir()
 	for name, text := range map[string]string{"key": "sk_test_1", "hook": hookSecret} {
@@ -372,9 +371,7 @@ func (k *kept) wrong(o outcome) string {
 func (s *shop) prove() {
 	s.t.Helper()
 	orders, theirs := s.outcomes(), s.books()
-	if len(orders) == 0 {
-		s.t.Error("the books are empty")
-	}
+	assert.True(s.t, len(orders) != 0, "the books are empty")
 	due, taken := map[string]*big.Rat{}, map[string]*big.Rat{}
 	shown := 0
 	for id, o := range orders {
@@ -401,15 +398,12 @@ func (s *shop) prove() {
 	for id := range theirs {
 		s.t.Errorf("order %s: known to the provider alone", id)
 	}
-	if got, want := fmt.Sprint(texts(taken)), fmt.Sprint(texts(due)); got != want {
-		s.t.Errorf("the provider has taken %s, completed orders come to %s", got, want)
-	}
-	if sum := s.provider.Summary(); !sum.OK() {
-		s.t.Errorf("something happened twice: %+v", sum)
-	}
-	if code, said := run(s.t, "verify", "--database-url", s.database.URL, "--provider", s.url); code != 0 {
-		s.t.Errorf("pawl verify --provider ends with %d:\n%s", code, said)
-	}
+	got, want := fmt.Sprint(texts(taken)), fmt.Sprint(texts(due))
+	assert.Equal(s.t, got, want, "the provider has taken", "completed orders come to")
+	sum := s.provider.Summary()
+	assert.True(s.t, sum.OK(), "something happened twice", sum)
+	code, said := run(s.t, "verify", "--database-url", s.database.URL, "--provider", s.url)
+	assert.Equal(s.t, code, 0, "pawl verify --provider ends with", said)
 }
 
 func texts(sums map[string]*big.Rat) map[string]string {

@@ -56,9 +56,8 @@ func TestStockMove(t *testing.T) {
 		assert.Equal(t, missing(), moment.transit, "killed at cell", moment.cell, "done", moment.done, "units are in transit")
 		total += moved
 		for range 2 {
-			if code, said := run(t, move...); code != 0 || missing() != 0 {
-				t.Errorf("repeated: exit code %d, %d units are missing, %s", code, missing(), said)
-			}
+			code, said := run(t, move...)
+			assert.True(t, code == 0 && missing() == 0, "repeated: exit code", code, missing(), "units are missing", said)
 		}
 	}
 	// What is not a move of these units changes nothing.
@@ -70,9 +69,8 @@ func TestStockMove(t *testing.T) {
 		{doors[0].URL, "http://127.0.0.1:1", "1", "move 9", "nothing was moved"},
 	} {
 		code, said := run(t, "stock", "move", "boat", wrong.units, "--from", wrong.from, "--to", wrong.to, "--request-id", wrong.id)
-		if code == 0 || !strings.Contains(said, wrong.says) || missing() != 0 {
-			t.Errorf("%+v: exit code %d, %d units are missing, %s", wrong, code, missing(), said)
-		}
+		assert.True(t, code != 0 && strings.Contains(said, wrong.says) && missing() == 0,
+			wrong, "exit code", code, missing(), "units are missing", said)
 	}
 
 	const sold = `SELECT count(*) FROM pawl.orders WHERE ended_as = 'completed'`
@@ -85,9 +83,8 @@ func TestStockMove(t *testing.T) {
 		verify(t, cell.database)
 	}
 	left := count(t, cells[0].database, `SELECT on_hand FROM pawl.inventory WHERE item = 'boat'`)
-	if first, second := count(t, cells[0].database, sold), count(t, cells[1].database, sold); left+first != units-total || second != total {
-		t.Errorf("%d left, %d and %d sold, of %d", left, first, second, units)
-	}
+	first, second := count(t, cells[0].database, sold), count(t, cells[1].database, sold)
+	assert.True(t, left+first == units-total && second == total, left, "left", first, "and", second, "sold, of", units)
 }
 
 // buyAlways has callers who buy a boat, again and again, in the cell of each order, until stop.
@@ -102,9 +99,8 @@ func buyAlways(t *testing.T, addresses ...string) (stop func()) {
 			for n := 0; ctx.Err() == nil; n++ {
 				id := fmt.Sprintf("buyer-%d-%d", caller, n)
 				order, err := shop.For(id).Process(ctx, api.ProcessBody{OrderID: id, Amount: "9.99", Item: "boat"})
-				if ctx.Err() == nil && (err != nil || order.Status != api.StatusCompleted && order.Failure.Code != "out_of_stock") {
-					t.Errorf("%s: %+v, %v", id, order, err)
-				}
+				assert.True(t, ctx.Err() != nil || err == nil && (order.Status == api.StatusCompleted || order.Failure.Code == "out_of_stock"),
+					id, order, err)
 			}
 		})
 	}

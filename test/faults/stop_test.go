@@ -70,9 +70,8 @@ func heard(t *testing.T, url string, load *traffic) {
 		stored[id] = true
 	}
 	for _, s := range load.orders {
-		if s.torn || s.cut && stored[s.id] {
-			t.Errorf("order %s: the connection was cut; stored: %v; in the middle of the answer: %v", s.id, stored[s.id], s.torn)
-		}
+		assert.True(t, !s.torn && (!s.cut || !stored[s.id]),
+			"order", s.id, "the connection was cut; stored", stored[s.id], "in the middle of the answer", s.torn)
 	}
 }
 
@@ -267,9 +266,7 @@ func (s *sleeper) proves() {
 	proveStock(s.t, s.database, scarce, stock)
 	taken, late := takeOvers(s.t, s.database), s.late()
 	s.t.Logf("%d orders; %s; %d take-overs, %d moves came late", len(s.load.orders), s.load.seen(), taken, late)
-	if taken == 0 || late == 0 {
-		s.t.Error("the fault did not bite")
-	}
+	assert.True(s.t, taken != 0 && late != 0, "the fault did not bite")
 }
 
 // holdOrders locks the stock and waits until that keeps so many orders from ending: the reservation of one waits for the

@@ -141,7 +141,5 @@ func (n *newcomer) sees(block string) {
 	if strings.HasPrefix(command, "tail ") {
 		eventually(n.t, patience, "the log is complete", func() bool { said = n.types(command); return pattern.MatchString(same(said)) })
 	}
-	if !pattern.MatchString(same(said)) {
-		n.t.Errorf("$ %s\nprinted\n%s\nwhich is not\n%s", command, said, strings.Join(lines, ""))
-	}
+	assert.True(n.t, pattern.MatchString(same(said)), command, "printed", said, "which is not", strings.Join(lines, ""))
 }

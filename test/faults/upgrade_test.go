@@ -80,9 +80,8 @@ func (b *baseline) goesOn(t *testing.T) {
 	s.database = b.restore(s)
 	must := func(args ...string) {
 		t.Helper()
-		if code, said := run(t, append(args, "--database-url", s.database.URL)...); code != 0 {
-			t.Fatalf("%v: %s", args, said)
-		}
+		code, said := run(t, append(args, "--database-url", s.database.URL)...)
+		assert.Require(t, code == 0, args, said)
 	}
 	must("migrate", "up")
 	must("verify")
@@ -91,9 +90,8 @@ func (b *baseline) goesOn(t *testing.T) {
 		var was, is map[string]any
 		assert.NoError(t, json.Unmarshal([]byte(line), &was))
 		id, _ := was["orderId"].(string)
-		if err := json.Unmarshal([]byte(shown[id]), &is); err != nil {
-			t.Errorf("order %s: %v", id, err)
-		}
+		err := json.Unmarshal([]byte(shown[id]), &is)
+		assert.True(t, err == nil, "order", id, err)
 		for _, what := range lost("", was, is) {
 			t.Errorf("order %s, field %s: it was shown otherwise", id, what)
 		}
@@ -260,9 +258,8 @@ func (u *upgrade) run(step string, variables ...string) {
 	cmd := exec.CommandContext(u.t.Context(), "sh", "-ec", blockOf(u.t, "upgrading.md", step, "sh"))
 	cmd.Dir = u.t.TempDir()
 	cmd.Env = append(append(neutral(os.Environ()), "PATH="+filepath.Dir(program())+":"+postgresPrograms(u.t)+":"+os.Getenv("PATH")), variables...)
-	if said, err := cmd.CombinedOutput(); err != nil {
-		u.t.Fatalf("%s: %v\n%s", step, err, said)
-	}
+	said, err := cmd.CombinedOutput()
+	assert.NoError(u.t, err, step, said)
 }
 
 // roll replaces a replica, which the door leaves out until the page says that it is ready.
@@ -318,9 +315,7 @@ func (u *upgrade) decide() {
 func (u *upgrade) must(path, body string) {
 	u.t.Helper()
 	a := u.client.send(u.t.Context(), request{method: http.MethodPost, url: u.door.url + path, body: body, prefer: "respond-async"})
-	if a.err != nil || a.code/100 != 2 {
-		u.t.Errorf("POST %s: %s", path, a)
-	}
+	assert.True(u.t, a.err == nil && a.code/100 == 2, "POST", path, a)
 }
 
 // balancer passes requests on to the replicas that it was told of, in turn.

@@ -215,9 +215,7 @@ func TestAlerts(t *testing.T) {
 	var names, sections []string
 	for _, rule := range rules.Groups[0].Rules {
 		names = append(names, rule.Alert)
-		if section := "docs/runbook.md#" + strings.ToLower(rule.Alert); rule.Annotations.Runbook != section {
-			t.Errorf("%s names %q, want %s", rule.Alert, rule.Annotations.Runbook, section)
-		}
+		assert.Equal(t, "docs/runbook.md#"+strings.ToLower(rule.Alert), rule.Annotations.Runbook, rule.Alert, "names")
 		assert.Contains(t, tests, `{alertname="`+rule.Alert+`"}`, "alerts_test.yml does not test that", rule.Alert, "fires")
 	}
 	for _, heading := range regexp.MustCompile(`(?m)^### (Pawl\w+)$`).FindAllStringSubmatch(read(t, "docs/runbook.md"), -1) {
@@ -241,9 +239,7 @@ func TestDashboard(t *testing.T) {
 	assert.NoError(t, json.Unmarshal([]byte(read(t, "docs/operations/dashboard.json")), &dashboard))
 	seen := map[int]bool{}
 	for _, p := range dashboard.Panels {
-		if seen[p.ID] || p.Type != "row" && len(p.Targets) == 0 {
-			t.Errorf("panel %d, %s", p.ID, p.Title)
-		}
+		assert.True(t, !seen[p.ID] && (p.Type == "row" || len(p.Targets) != 0), "panel", p.ID, p.Title)
 		seen[p.ID] = true
 	}
 	assert.True(t, dashboard.UID != "" && len(seen) >= 20, len(seen), "panels")

@@ -157,9 +157,8 @@ func TestHouseRules(t *testing.T) {
 			for name, text := range rule.refuses {
 				files[name] = &fstest.MapFile{Data: []byte(text)}
 			}
-			if broken := rule.check(parse(t, files)); len(broken) != 1 {
-				t.Errorf("the sample: want one complaint, got %q", broken)
-			}
+			broken := rule.check(parse(t, files))
+			assert.Equal(t, len(broken), 1, "the sample: want one complaint", broken)
 		})
 	}
 }

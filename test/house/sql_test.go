@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"pawl/test/assert"
 )
 
 var ordersWrite = regexp.MustCompile(`(?i)\b(insert\s+into|update)\s+(only\s+)?(pawl\.)?orders\b`)
@@ -150,8 +152,7 @@ func TestStatementRulesRefuse(t *testing.T) {
 		"INSERT INTO installation DEFAULT VALUES;",
 	} {
 		sample := repository{sqlFiles: []sqlFile{{path: "queries/orders.sql", text: "-- name: Sample :exec\n" + text}}}
-		if broken := checkStatements(sample); len(broken) != 1 {
-			t.Errorf("%s: want one complaint, got %q", text, broken)
-		}
+		broken := checkStatements(sample)
+		assert.Equal(t, len(broken), 1, text, "want one complaint", broken)
 	}
 }

@@ -248,9 +248,8 @@ func serviceAndBooks(t *testing.T) (url string, owner *db.Queries) {
 	orders := engine.New(pool, engine.Config{})
 	orders.Start()
 	t.Cleanup(func() {
-		if err := orders.Stop(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
-		}
+		err := orders.Stop(context.WithoutCancel(t.Context()))
+		assert.True(t, err == nil, err)
 	})
 	relay := events.NewRelay(db.New(pool), events.RelayConfig{})
 	relay.Start()
@@ -477,9 +476,8 @@ func openConsole(t *testing.T, line, url string) (as, address, link string) {
 	go func() { ended <- execute(ctx, &said, url, line) }()
 	t.Cleanup(func() {
 		end()
-		if err := <-ended; err != nil {
-			t.Error("it ends with", err)
-		}
+		err := <-ended
+		assert.True(t, err == nil, "it ends with", err)
 	})
 	for limit := time.Now().Add(time.Minute); time.Now().Before(limit); {
 		if found := said.find(consoleLink); found != nil {
@@ -536,18 +534,16 @@ func TestConsole(t *testing.T) {
 		assert.True(t, status == http.StatusSeeOther && header.Get("Location") == url+path, path, status, header)
 	}
 	for _, path := range []string{"/api/orders", "/metrics", "/console/../api/orders", "//" + strings.TrimPrefix(url, "http://") + "/api/orders"} {
-		if status, _, body := get(path); status != http.StatusNotFound {
-			t.Errorf("%s: %d %s", path, status, body)
-		}
+		status, _, body := get(path)
+		assert.Equal(t, status, http.StatusNotFound, path, body)
 	}
 	issued, err := access.Create(t.Context(), owner, access.Template{Name: "reader", Roles: access.Roles{access.Read},
 		Lifetime: time.Hour, Actor: "test"})
 	assert.NoError(t, err)
 	for given, says := range map[string]string{issued.Token: "<bdi>token:reader</bdi>", "pawl_nonsense": "<bdi>anonymous</bdi>"} {
 		assert.NoError(t, os.WriteFile(token, []byte(given+"\n"), 0o600))
-		if _, _, body := get("/console"); !strings.Contains(body, says) {
-			t.Errorf("with %q in the file: %s", given, body)
-		}
+		_, _, body := get("/console")
+		assert.Contains(t, body, says, "with", given, "in the file")
 	}
 }
 

@@ -125,9 +125,7 @@ func TestUseByManyAtOnceIsOneVersion(t *testing.T) {
 			used, err := store.Use(t.Context(), s.query, plan(1), "serve")
 			mu.Lock()
 			defer mu.Unlock()
-			if err != nil {
-				t.Error(err)
-			}
+			assert.True(t, err == nil, err)
 			if used.Created {
 				created++
 			}
@@ -140,9 +138,8 @@ func TestUseByManyAtOnceIsOneVersion(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if created != 1 || activated != 1 || len(versions) != 1 || strings.Count(s.history(), "serve") != 1 {
-		t.Errorf("created %d times, activated %d times, versions %v, history %s", created, activated, versions, s.history())
-	}
+	assert.True(t, created == 1 && activated == 1 && len(versions) == 1 && strings.Count(s.history(), "serve") == 1,
+		"created", created, "times, activated", activated, "times, versions", versions, "history", s.history())
 }
 
 func TestActivateWhatIsNotThere(t *testing.T) {

@@ -151,9 +151,8 @@ func newStripeProvider(t *testing.T) *stripeProvider {
 	f.Config.SetKeepAlivesEnabled(false) // on a kept connection net/http sends again what was cut
 	f.Start()
 	t.Cleanup(func() {
-		if err := f.sim.Close(); err != nil {
-			t.Error(err)
-		}
+		err := f.sim.Close()
+		assert.True(t, err == nil, err)
 		f.Close()
 	})
 	return f
@@ -216,9 +215,8 @@ func (f *stripeProvider) books() string {
 // cancelByHand cancels the one intent there is.
 func (f *stripeProvider) cancelByHand() {
 	f.t.Helper()
-	if answer := f.byHand(http.MethodPost, "pi_1/cancel"); answer.Code != http.StatusOK {
-		f.t.Fatal(answer.Body)
-	}
+	answer := f.byHand(http.MethodPost, "pi_1/cancel")
+	assert.Require(f.t, answer.Code == http.StatusOK, answer.Body)
 }
 
 // sent are the operations asked for so far, in order.
@@ -299,9 +297,8 @@ func (f *stripeProvider) until(op, outcome string) {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(f.t.Context(), patience)
 	defer cancel()
-	if _, err := f.sim.Await(ctx, func(r simulator.Request) bool { return r.Operation == op && r.Outcome == outcome }); err != nil {
-		f.t.Fatal(err)
-	}
+	_, err := f.sim.Await(ctx, func(r simulator.Request) bool { return r.Operation == op && r.Outcome == outcome })
+	assert.NoError(f.t, err)
 }
 
 // stripeFaults are what may go wrong with a request that is not refused, and what is answered then.

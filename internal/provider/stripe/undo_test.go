@@ -7,6 +7,7 @@ import (
 	"pawl/fsm"
 	"pawl/internal/policy"
 	"pawl/internal/simulator"
+	"pawl/test/assert"
 )
 
 func TestStripeUndo(t *testing.T) {
@@ -183,8 +184,7 @@ func TestStripeCapture(t *testing.T) {
 		want(t, "capture", shop.take(), "unknown api_error")
 		want(t, "again", shop.take(), "done pi_1")
 		want(t, "books", f.books(), "[succeeded:1]")
-		if captures := f.sim.Books(shop.call.OrderID); captures[len(captures)-1].Key != shop.as(fsm.Confirm).Key("capture") {
-			t.Errorf("the provider knows the capture as %s", captures[len(captures)-1].Key)
-		}
+		captures := f.sim.Books(shop.call.OrderID)
+		assert.Equal(t, captures[len(captures)-1].Key, shop.as(fsm.Confirm).Key("capture"), "the provider knows the capture as")
 	})
 }

@@ -87,9 +87,8 @@ func startStripeMock(t *testing.T) *url.URL {
 	}
 	assert.NoError(t, err)
 	t.Cleanup(func() {
-		if err := mock.Process.Kill(); err != nil {
-			t.Error(err)
-		}
+		err := mock.Process.Kill()
+		assert.True(t, err == nil, err)
 		_ = mock.Wait() // says that it was killed
 	})
 	lines := bufio.NewScanner(out)

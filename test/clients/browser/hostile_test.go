@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"pawl/client"
+	"pawl/test/assert"
 )
 
 // tricks are texts that a careless page would take for something else than text. They may be ids.
@@ -78,9 +79,7 @@ func TestHostileTexts(t *testing.T) {
 		waiting := trick + " 1"
 		b.visit("/console/order?id=" + escaped(waiting))
 		b.wait("is live", isLive)
-		if _, err := shared.api.PauseOrder(t.Context(), waiting, client.VerbBody{Reason: "paused: " + trick}); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, assert.Err(shared.api.PauseOrder(t.Context(), waiting, client.VerbBody{Reason: "paused: " + trick})))
 		b.shows("paused: " + trick)
 		b.hasOnlyText()
 	}
@@ -100,24 +99,16 @@ func storeHostile(t *testing.T, trick string) (ids []string) {
 		if item != "yacht" {
 			body.Item += trick
 		}
-		if _, err := shared.api.Process(ctx, body); err != nil {
-			t.Fatal(err)
-		}
+		assert.NoError(t, assert.Err(shared.api.Process(ctx, body)))
 		ids = append(ids, body.OrderID)
 	}
 	_, err := shared.api.RefundOrder(ctx, trick, client.RefundBody{Amount: new("1"), Reason: trick, RequestID: trick, OnBehalfOf: trick})
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	counted := client.SetInventoryBody{OnHand: 1, Reason: trick, OnBehalfOf: trick}
-	if _, err := shared.api.SetInventory(ctx, trick, counted, client.SetInventoryParams{IfNoneMatch: "*"}); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(shared.api.SetInventory(ctx, trick, counted, client.SetInventoryParams{IfNoneMatch: "*"})))
 	endpoint := client.WebhookEndpointBody{URL: "http://" + shared.shop.address() + "/hook?" + escaped(trick), Description: trick,
 		Types: []string{"stock.*"}, Reason: trick}
-	if _, err := shared.api.CreateWebhookEndpoint(ctx, endpoint); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(shared.api.CreateWebhookEndpoint(ctx, endpoint)))
 	return ids
 }
 

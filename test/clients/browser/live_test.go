@@ -9,6 +9,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"pawl/client"
+	"pawl/test/assert"
 )
 
 // isCompleted is true of the page of an order that is. (The picture of the machine always has the word.)
@@ -25,9 +26,8 @@ func TestLive(t *testing.T) {
 	eval[any](b, `window.sameDocument = true; document.querySelector("main > details > summary").click()`) // the JSON, which stays
 	approve(t, order)
 	b.wait("is completed", isCompleted)
-	if !eval[bool](b, `window.sameDocument && document.querySelector("main > details").open`) {
-		t.Error("the page was loaded anew, or closed what was open")
-	}
+	assert.True(t, eval[bool](b, `window.sameDocument && document.querySelector("main > details").open`),
+		"the page was loaded anew, or closed what was open")
 }
 
 // TestNothingIsAskedFor: whether a page is paused or hidden, it sends nothing, whatever happens to what it shows. That it
@@ -73,9 +73,7 @@ func TestWritingIsNotDisturbed(t *testing.T) {
 	b.fill("q", "item:wid")
 	process(t, client.ProcessBody{OrderID: "while-writing", Item: "widget"})
 	b.wait("says that it has changed", `document.querySelector(".live").dataset.state === "stale"`)
-	if eval[string](b, `document.querySelector("[name=q]").value`) != "item:wid" {
-		t.Error("what was written is gone")
-	}
+	assert.Equal(t, eval[string](b, `document.querySelector("[name=q]").value`), "item:wid", "what was written is gone")
 	b.fill("q", "")
 	b.wait("is live again", isLive)
 	b.shows("while-writing")
@@ -86,9 +84,8 @@ func TestWritingIsNotDisturbed(t *testing.T) {
 	b.fill("q", "item:wid")
 	eval[any](b, "window.answer()")
 	b.wait("says that it has changed", `document.querySelector(".live").dataset.state === "stale"`)
-	if eval[string](b, `document.querySelector("[name=q]").value`) != "item:wid" {
-		t.Error("what was written while the page was on its way is gone")
-	}
+	assert.Equal(t, eval[string](b, `document.querySelector("[name=q]").value`), "item:wid",
+		"what was written while the page was on its way is gone")
 }
 
 // TestMoreHappensMeanwhile: what happens while a page is on its way is shown, too.
@@ -104,13 +101,9 @@ func TestMoreHappensMeanwhile(t *testing.T) {
 		await new Promise((go) => window.deliver = go);
 		return answer;
 	} }`)
-	if _, err := shared.api.PauseOrder(t.Context(), order.OrderID, client.VerbBody{}); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(shared.api.PauseOrder(t.Context(), order.OrderID, client.VerbBody{})))
 	b.wait("has its page on the way", "window.deliver")
-	if _, err := shared.api.ResumeOrder(t.Context(), order.OrderID, client.VerbBody{}); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(shared.api.ResumeOrder(t.Context(), order.OrderID, client.VerbBody{})))
 	b.wait("has heard of it", `document.querySelector(".live").dataset.state === "stale"`)
 	eval[any](b, "window.deliver()")
 	b.wait("is live", isLive)
@@ -158,16 +151,12 @@ func process(t *testing.T, body client.ProcessBody) *client.Order {
 		body.Amount = "9.99"
 	}
 	order, err := shared.api.Process(t.Context(), body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return order
 }
 
 func approve(t *testing.T, order *client.Order) {
 	t.Helper()
 	_, err := shared.api.ApproveOrder(t.Context(), order.OrderID, client.VerbBody{Reason: "fine"})
-	if err != nil && !strings.Contains(err.Error(), "202") {
-		t.Fatal(err)
-	}
+	assert.Require(t, err == nil || strings.Contains(err.Error(), "202"), err)
 }

@@ -19,6 +19,8 @@ import (
 	"testing"
 
 	"github.com/chromedp/cdproto/page"
+
+	"pawl/test/assert"
 )
 
 var update = flag.Bool("update", false, "make the pictures in docs/console, with -run 'TestPictures|TestLab' alone")
@@ -70,9 +72,7 @@ func TestPictures(t *testing.T) { //nolint:paralleltest // before the other test
 func verifyBooks(t *testing.T) {
 	t.Helper()
 	began(t)
-	if _, err := shared.api.StartVerification(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(shared.api.StartVerification(t.Context())))
 }
 
 var digests sync.Mutex // the file
@@ -87,9 +87,7 @@ func (b *tab) picture(name, ends string) {
 	digests.Lock()
 	defer digests.Unlock()
 	text, err := os.ReadFile(digestsFile)
-	if err != nil && !*update {
-		b.t.Fatal(err)
-	}
+	assert.Require(b.t, err == nil || *update, err)
 	known := map[string]string{}
 	for line := range strings.Lines(string(text)) {
 		of, is, _ := strings.Cut(strings.TrimSpace(line), " ")
@@ -139,13 +137,9 @@ func (b *tab) capture(file, ends string) {
 		height: Math.max(innerHeight, document.querySelector(%q).getBoundingClientRect().bottom + scrollY)})`, ends))
 	made := call(b, page.CaptureScreenshot, page.CaptureScreenshotParams{Clip: &view, CaptureBeyondViewport: new(true)})
 	whole, err := png.Decode(bytes.NewReader(made.Data))
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	assert.NoError(b.t, err)
 	var small bytes.Buffer
-	if err := (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&small, paletted(whole)); err != nil {
-		b.t.Fatal(err)
-	}
+	assert.NoError(b.t, (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&small, paletted(whole)))
 	if err := os.WriteFile(file, small.Bytes(), 0o644); err != nil { //nolint:gosec // it is for everybody
 		b.t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/chromedp/cdproto/network"
 
 	"pawl/client"
+	"pawl/test/assert"
 )
 
 // TestSigningIn signs in as people do, with the button behind a link, and out again.
@@ -47,21 +48,16 @@ func TestElsewhere(t *testing.T) {
 	t.Parallel()
 	order := process(t, client.ProcessBody{Item: "yacht"}).OrderID
 	token, err := pawl("token", "create", "approver", "--roles", "read,approve")
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	file := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(file, []byte(lastLine(token)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, os.WriteFile(file, []byte(lastLine(token)), 0o600))
 	b := program(t, `(http://127[\d.]+:\d+)(/console\S*)`, syscall.SIGTERM,
 		"console", "--url", shared.url, "--token-file", file, "--port", "0")
 	b.shows("token:approver")
 	b.visit("/console/order?id=" + order)
 	b.wait("is live", isLive)
-	if eval[bool](b, `[...document.querySelectorAll("main a, main button")].some(e => /Cancel|Pause/.test(e.innerText))`) {
-		t.Error("a person who can only approve is offered more")
-	}
+	assert.True(t, !eval[bool](b, `[...document.querySelectorAll("main a, main button")].some(e => /Cancel|Pause/.test(e.innerText))`),
+		"a person who can only approve is offered more")
 	b.press("Approve")
 	b.shows("What will change")
 	b.fill("reason", "fine")
@@ -102,9 +98,7 @@ func TestLab(t *testing.T) {
 	b.hasNoBarriers()
 	b.visit("/console/lab")
 	b.wait("is live", isLive)
-	if err := b.stop(); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, b.stop())
 	b.shows("0 charged twice") // in its window, though the demonstration has ended
 	b.shows("accounted for")
 	b.wait("its title has the result, and no menu leads to a dead server",
@@ -117,14 +111,11 @@ func program(t *testing.T, announces string, end os.Signal, arguments ...string)
 	t.Helper()
 	began(t)
 	found, stop, err := announced(announces, end, arguments...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	stop = sync.OnceValue(stop)
 	t.Cleanup(func() { // after the window is closed
-		if err := stop(); err != nil {
-			t.Errorf("pawl %q: %v", arguments, err)
-		}
+		err := stop()
+		assert.True(t, err == nil, "pawl", arguments, err)
 	})
 	b := open(t, nil)
 	b.address, b.stop = found[1], stop

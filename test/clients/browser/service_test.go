@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"pawl/client"
+	"pawl/test/assert"
 )
 
 // limit is how long anything may take that is waited for, on a machine that has much else to do.
@@ -66,9 +67,7 @@ func began(t *testing.T) {
 			}
 		}
 	})
-	if shared.err != nil {
-		t.Fatal(shared.err)
-	}
+	assert.NoError(t, shared.err)
 }
 
 // makeFolder makes a folder that the account can enter, too, under which root's PostgreSQL runs.
@@ -181,9 +180,7 @@ func linkFor(t *testing.T, name string) string {
 	t.Helper()
 	began(t)
 	said, err := pawl("token", "link", name, "--url", shared.url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	return regexp.MustCompile(`http\S+`).FindString(said)
 }
 
@@ -191,18 +188,12 @@ func linkFor(t *testing.T, name string) string {
 func session(t *testing.T, link string) *http.Cookie {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, link, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	request.Header.Set("Sec-Fetch-Site", "same-origin")
 	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	defer response.Body.Close()
-	if len(response.Cookies()) != 1 {
-		t.Fatalf("%s: %s", link, response.Status)
-	}
+	assert.Require(t, len(response.Cookies()) == 1, link, response.Status)
 	return response.Cookies()[0]
 }
 

@@ -22,6 +22,8 @@ import (
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+
+	"pawl/test/assert"
 )
 
 func startBrowser() error {
@@ -133,9 +135,7 @@ func (b *tab) forgive(part string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	rest := slices.DeleteFunc(slices.Clone(b.troubles), func(trouble string) bool { return strings.Contains(trouble, part) })
-	if len(rest) == len(b.troubles) {
-		b.t.Errorf("no trouble with %q in %q", part, b.troubles)
-	}
+	assert.True(b.t, len(rest) != len(b.troubles), "no trouble with", part, "in", b.troubles)
 	b.troubles = rest
 }
 
@@ -159,9 +159,7 @@ func call[P, R any](b *tab, command cdp.Command[P, R], params P) R {
 	ctx, cancel := context.WithTimeout(b.ctx, limit)
 	defer cancel()
 	result, err := chromedp.Call(ctx, command, params)
-	if err != nil {
-		b.t.Fatalf("%s: %v", command.Method, err)
-	}
+	assert.NoError(b.t, err, command.Method)
 	return result
 }
 

@@ -6,6 +6,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 
 	"pawl/client"
+	"pawl/test/assert"
 )
 
 // TestTelephone: on a telephone, somebody finds the order of a customer, refunds a part of it, and goes on by the menu.
@@ -15,9 +16,8 @@ func TestTelephone(t *testing.T) {
 	b := maria(t)
 	b.look(look{"light", 390})
 	b.visit("/console")
-	if top := eval[float64](b, `document.querySelector("main").getBoundingClientRect().top`); top > 150 {
-		t.Errorf("the page begins %v px below the top", top)
-	}
+	top := eval[float64](b, `document.querySelector("main").getBoundingClientRect().top`)
+	assert.True(t, top <= 150, "the page begins", top, "px below the top")
 	eval[any](b, `document.querySelector("header input[name=q]").focus()`)
 	b.keys("thumb" + kb.Enter)
 	b.shows("Order by-thumb")
@@ -32,9 +32,8 @@ func TestTelephone(t *testing.T) {
 	eval[any](b, `document.querySelector("main form button").click()`)
 	b.shows("Order by-thumb")
 	order, err := shared.api.GetOrder(t.Context(), "by-thumb")
-	if err != nil || len(order.Refunds) != 1 || order.Refunds[0].Amount != "2.50" || order.Refunds[0].Lines[0].Quantity != 1 {
-		t.Errorf("%+v, %v", order, err)
-	}
+	assert.True(t, err == nil && len(order.Refunds) == 1 && order.Refunds[0].Amount == "2.50" && order.Refunds[0].Lines[0].Quantity == 1,
+		order, err)
 	b.press("Menu")
 	b.press("Webhooks")
 	b.shows("Endpoints that get events")
