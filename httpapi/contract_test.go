@@ -156,9 +156,8 @@ func (c *contract) validate(t testing.TB, at []string, body string) map[string]a
 	defer c.mu.Unlock()
 	schema, err := c.compiler.Compile(pointer)
 	assert.NoError(t, err, pointer)
-	if err := schema.Validate(value); err != nil {
-		t.Errorf("%s: %v", body, err)
-	}
+	err = schema.Validate(value)
+	assert.True(t, err == nil, body, err)
 	return dig(value)
 }
 

@@ -47,9 +47,8 @@ func TestInventory(t *testing.T) {
 		i := b.stock(t, "widget", `{"onHand":5}`).wantStatus(t, 200)
 		assert.True(t, i.Tracked && i.OnHand == 5 && i.Reserved == 0 && i.Available != nil && *i.Available == 5, i)
 		order("o2", 2)
-		if i := b.get(t, "/api/inventory/widget").wantStatus(t, 200); i.OnHand != 3 || *i.Available != 3 {
-			t.Errorf("%+v", i)
-		}
+		i = b.get(t, "/api/inventory/widget").wantStatus(t, 200)
+		assert.True(t, i.OnHand == 3 && *i.Available == 3, i)
 	})
 	t.Run("less than is reserved is 409", func(t *testing.T) {
 		t.Parallel()
@@ -183,13 +182,10 @@ func TestAdjustments(t *testing.T) {
 	assert.True(t, slices.Equal(told, want) && moves[0].RequestID == "2" && moves[2].RequestID != "", told, moves)
 	page := b.get(t, "/api/inventory/widget/movements?limit=1").wantStatus(t, 200).Movements
 	assert.True(t, len(page) == 1 && page[0].Version == 1, page)
-	if page := b.get(t, "/api/inventory/widget/movements?limit=1&sort=newest").wantStatus(t, 200).Movements; len(page) != 1 ||
-		page[0].Version != moves[len(moves)-1].Version {
-		t.Errorf("the last one: %+v", page)
-	}
-	if page := b.get(t, "/api/inventory/widget/movements?sort=newest&before=2").wantStatus(t, 200).Movements; len(page) != 1 || page[0].Version != 1 {
-		t.Errorf("those before the second: %+v", page)
-	}
+	page = b.get(t, "/api/inventory/widget/movements?limit=1&sort=newest").wantStatus(t, 200).Movements
+	assert.True(t, len(page) == 1 && page[0].Version == moves[len(moves)-1].Version, "the last one", page)
+	page = b.get(t, "/api/inventory/widget/movements?sort=newest&before=2").wantStatus(t, 200).Movements
+	assert.True(t, len(page) == 1 && page[0].Version == 1, "those before the second", page)
 	b.get(t, "/api/inventory/nowhere/movements").wantProblem(t, 404, "not_found")
 	b.get(t, "/api/inventory/a%00/movements").wantProblem(t, 404, "not_found")
 	for _, query := range []string{"after=-1", "limit=0", "limit=201", "cursor=x"} {

@@ -127,13 +127,11 @@ func TestAStepUndoneInDoubtIsNotCompleted(t *testing.T) {
 	shown := stepsOf(&o)
 	assert.True(t, shown.Charge.Completed && shown.Reserve.Completed, "done", shown)
 	o.ChargeInDoubt, o.ReserveInDoubt = &yes, &yes
-	if shown := stepsOf(&o); shown.Charge.Completed || shown.Reserve.Completed {
-		t.Errorf("in doubt: %+v", shown)
-	}
+	shown = stepsOf(&o)
+	assert.True(t, !shown.Charge.Completed && !shown.Reserve.Completed, "in doubt", shown)
 	o.RefundedAt, o.ReleasedAt = &at, &at
-	if shown := stepsOf(&o); shown.Charge != (stepState{Undone: true, InDoubt: true}) || shown.Reserve != shown.Charge {
-		t.Errorf("undone: %+v", shown)
-	}
+	shown = stepsOf(&o)
+	assert.True(t, shown.Charge == (stepState{Undone: true, InDoubt: true}) && shown.Reserve == shown.Charge, "undone", shown)
 	o.ChargeCapture, o.Policy = new("later"), new(int32(1))
 	assert.Equal(t, termsOf(&o).Authorized, "", "authorized in doubt")
 }

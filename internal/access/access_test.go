@@ -164,9 +164,8 @@ func TestAddressOfSomebodyWhoGuesses(t *testing.T) {
 	_, err := c.Identify(t.Context(), bearer(other))
 	assert.True(t, over != nil && errors.As(err, &over), "one who was not seen before", err, "want what the guesses are answered")
 	c.Forget()
-	if p, err := c.Identify(t.Context(), bearer(token)); err != nil || p.Name != "token:shop" {
-		t.Errorf("one who is known: %v, %v", p, err)
-	}
+	p, err := c.Identify(t.Context(), bearer(token))
+	assert.True(t, err == nil && p.Name == "token:shop", "one who is known", p, err)
 }
 
 // TestADatabaseThatIsAway says who nobody is: that is no reason to let anybody in, nor to say that a token is wrong.

@@ -58,9 +58,8 @@ func TestOnlySomeCommandsMakeADatabase(t *testing.T) {
 			if exitCode(err) != exitUnavailable || stdout != "" || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "pawl migrate up") {
 				t.Errorf("exit code %d, printed %q: %v", exitCode(err), stdout, err)
 			}
-			if _, err := os.Stat(dir); !os.IsNotExist(err) {
-				t.Errorf("made %s: %v", dir, err)
-			}
+			_, err = os.Stat(dir)
+			assert.True(t, os.IsNotExist(err), "made", dir, err)
 		})
 	}
 	t.Run("migrate up, and then the others read it", func(t *testing.T) {
@@ -167,9 +166,8 @@ func TestAnOpenServiceSaysSo(t *testing.T) {
 	if _, _, err := start(authRequired); exitCode(err) != exitConfig || !strings.Contains(err.Error(), "pawl token create") {
 		t.Errorf("where a token is required: %v", err)
 	}
-	if _, err := access.Create(t.Context(), db.New(database.Pool), access.Template{Name: "shop", Lifetime: time.Hour, Actor: "test"}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := access.Create(t.Context(), db.New(database.Pool), access.Template{Name: "shop", Lifetime: time.Hour, Actor: "test"})
+	assert.NoError(t, err)
 	for _, auth := range []string{authOnceThereIsAToken, authRequired} {
 		log, open, err := start(auth)
 		assert.True(t, err == nil && open == 0 && log == "", "closed, with auth", auth, err, open, log)
@@ -192,9 +190,8 @@ func TestServeRefusesAnotherCell(t *testing.T) {
 		_, err := findPlace(t.Context(), &config{Cell: other}, url)
 		assert.Equal(t, exitCode(err), exitConfig, other, err)
 	}
-	if _, err := execute(t, "serve", "--cell", "2/2"); exitCode(err) != exitConfig {
-		t.Error(err)
-	}
+	_, err = execute(t, "serve", "--cell", "2/2")
+	assert.Equal(t, exitCode(err), exitConfig, err)
 }
 
 func TestServeRejectsARoleWithoutWarnings(t *testing.T) {
@@ -308,9 +305,8 @@ func TestCertificatesAreReplaced(t *testing.T) {
 	}
 	second.write(t, &cfg, 2*time.Minute)
 	assert.Equal(t, serial(), 2, "the certificate after it was replaced; logged", log.String())
-	if _, err := tls.Dial("tcp", e.address().String(), &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS11}); err == nil {
-		t.Error("TLS 1.1 is spoken")
-	}
+	_, err = tls.Dial("tcp", e.address().String(), &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS11})
+	assert.True(t, err != nil, "TLS 1.1 is spoken")
 	if request, err := http.Get("http://" + e.address().String() + "/livez"); err == nil {
 		request.Body.Close()
 		assert.True(t, request.StatusCode != http.StatusOK, "plain HTTP is answered on the same port")
@@ -381,9 +377,8 @@ func TestSimulate(t *testing.T) {
 		_, err := execute(t, append([]string{"simulate", "--file", ""}, args...)...)
 		assert.True(t, exitCode(err) == exitUsage && err != nil, args, "exit code", exitCode(err), "want", exitUsage, err)
 	}
-	if _, err := execute(t, "simulate", "--file", filepath.Join(file, "none")); exitCode(err) != exitFailure || err == nil {
-		t.Errorf("a file that can't be made: %v", err)
-	}
+	_, err = execute(t, "simulate", "--file", filepath.Join(file, "none"))
+	assert.True(t, exitCode(err) == exitFailure && err != nil, "a file that can't be made", err)
 }
 
 func TestSimulateEndsWhileARequestHangs(t *testing.T) {

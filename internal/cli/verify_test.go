@@ -137,9 +137,8 @@ func TestReportThatCanNotBePrinted(t *testing.T) {
 			assert.NoError(t, err)
 			reader.Close()
 			closed.Close()
-			if err := printReport(closed, report, format); exitCode(err) != code {
-				t.Errorf("%d faults, %s: error %v, exit code %d", faults, format, err, exitCode(err))
-			}
+			err = printReport(closed, report, format)
+			assert.Equal(t, exitCode(err), code, faults, "faults", format, "error", err, "exit code")
 		}
 	}
 }

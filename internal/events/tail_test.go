@@ -213,16 +213,14 @@ func TestTailOfALostHistory(t *testing.T) {
 	f.exec(`DELETE FROM event_batches WHERE last_event_no > 0`) // as after a standby took over that did not have them
 	f.exec(`INSERT INTO event_epochs (epoch, first_event_no) SELECT max(epoch) + 1, 1 FROM event_epochs`)
 	_, err = hear(ctx, l, 1)
-	expired := (*events.Expired)(nil)
-	assert.True(t, errors.As(err, &expired) && expired.Lost, err)
+	expired, ok := errors.AsType[*events.Expired](err)
+	assert.True(t, ok && expired.Lost, err)
 	at := l.At()
 	_, err = tail.Listen(ctx, at, events.Filter{})
-	if expired := (*events.Expired)(nil); !errors.As(err, &expired) || !expired.Lost {
-		t.Error(err)
-	}
-	if _, err := tail.Listen(ctx, events.Cursor{Epoch: at.Epoch, No: 1 << 40}, events.Filter{}); !errors.As(err, new(*events.Expired)) {
-		t.Error("a number that there never was: ", err)
-	}
+	expired, ok = errors.AsType[*events.Expired](err)
+	assert.True(t, ok && expired.Lost, err)
+	_, err = tail.Listen(ctx, events.Cursor{Epoch: at.Epoch, No: 1 << 40}, events.Filter{})
+	assert.True(t, errors.As(err, new(*events.Expired)), "a number that there never was: ", err)
 }
 
 // TestTailStops: Stop tells the listeners to end, and waits for them.
@@ -287,9 +285,8 @@ func TestTailWithoutADatabase(t *testing.T) {
 	proxy.On(func(string) dbtest.Fate { return dbtest.LoseRequest })
 	f.script(1, 3)
 	proxy.On(nil)
-	if heard, err := hear(ctx, l, 3); err != nil {
-		t.Errorf("heard %s: %v", heard, err)
-	}
+	heard, err := hear(ctx, l, 3)
+	assert.True(t, err == nil, "heard", heard, err)
 }
 
 // pgProgram finds a program of PostgreSQL that a database is restored with.
@@ -437,9 +434,8 @@ func TestCursorsOfALostHistory(t *testing.T) {
 	f.exec(`UPDATE event_batches SET at = now() - interval '2 days'`)
 	n, err := f.query.EventBatchesPurge(t.Context(), db.EventBatchesPurgeParams{RetentionSeconds: 86400, Most: 100})
 	assert.True(t, err == nil && n == 2, n, err)
-	if e := expired(epoch(old[0].Cursor, 1)); e.Lost || e.Continue.No != 2 {
-		t.Errorf("%+v", e)
-	}
+	e = expired(epoch(old[0].Cursor, 1))
+	assert.True(t, !e.Lost && e.Continue.No == 2, e)
 	assert.Equal(t, shown(f.all(events.Cursor{}, events.Filter{}, 10)), []string{"3 evt_1_3"})
 }
 

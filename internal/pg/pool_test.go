@@ -102,9 +102,8 @@ func service(t *testing.T, pool *pg.Pool, name string) *db.ServerReplicasRow {
 func TestSearchPathOfConnections(t *testing.T) {
 	t.Parallel()
 	database := dbtest.New(t)
-	if _, err := database.Pool.Exec(t.Context(), `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public', current_database()); END $$`); err != nil {
-		t.Fatal(err)
-	}
+	_, err := database.Pool.Exec(t.Context(), `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public', current_database()); END $$`)
+	assert.NoError(t, err)
 	for _, more := range []string{"", "&search_path=public", "&options=-csearch_path%3Dpublic"} {
 		pool := dbtest.Open(t, strings.Replace(database.URL, "&options=-csearch_path%3Dpawl%2Cpublic", more, 1), pg.Options{MaxConns: 4})
 		var path string
@@ -295,9 +294,8 @@ func TestLostConnectionsDoNotCloseTheGate(t *testing.T) {
 		made := server.attempts.Load()
 		assert.Require(t, made == n+1, made, "connections made after", n, "were lost")
 		assert.NoError(t, assert.Err(database.Pool.Exec(t.Context(), "SELECT pg_terminate_backend($1, 10000)", pid)))
-		if _, err := query.BackendPID(t.Context()); err == nil || errors.Is(err, pg.ErrAway) {
-			t.Fatalf("on the connection that was ended: %v", err)
-		}
+		_, err = query.BackendPID(t.Context())
+		assert.Require(t, err != nil && !errors.Is(err, pg.ErrAway), "on the connection that was ended", err)
 	}
 }
 
@@ -443,9 +441,8 @@ func TestCheckTellsATroubledDatabase(t *testing.T) {
 			conn := connect(t, database.URL)
 			ctx, err := prepare(conn)
 			assert.NoError(t, err)
-			if err := pg.Check(ctx, conn); err == nil || errors.Is(err, pg.ErrSchemaMismatch) {
-				t.Error(err)
-			}
+			err = pg.Check(ctx, conn)
+			assert.True(t, err != nil && !errors.Is(err, pg.ErrSchemaMismatch), err)
 		})
 	}
 }

@@ -113,9 +113,8 @@ func TestStatementEndsWhileItIsLookedAt(t *testing.T) {
 	before, err := db.New(pool).BackendPID(t.Context())
 	assert.NoError(t, err)
 	assert.NoError(t, pool.LookAtEnded(t.Context()))
-	if after, err := db.New(pool).BackendPID(t.Context()); err != nil || after != before {
-		t.Errorf("%v; the connection was to process %d, and is now to %d", err, before, after)
-	}
+	after, err := db.New(pool).BackendPID(t.Context())
+	assert.True(t, err == nil && after == before, err, "the connection was to process", before, "and is now to", after)
 }
 
 // What the server works on is left alone, for whatever it waits.
@@ -147,9 +146,8 @@ func TestWorkingStatementIsLeftAlone(t *testing.T) {
 		default:
 		}
 		assert.NoError(t, holder.Commit(t.Context()))
-		if err := <-locked; err != nil {
-			t.Error(err)
-		}
+		err = <-locked
+		assert.True(t, err == nil, err)
 	})
 }
 

@@ -162,9 +162,8 @@ func TestProgramsOfAnotherUserAreNotRun(t *testing.T) {
 	}
 	// A program of ours, so that only the link is not: it could lead elsewhere when it is run.
 	assert.NoError(t, os.Symlink(filepath.Join(bin, "lib", "npm-cli.js"), filepath.Join(theirs, "npm")))
-	if err := errors.Join(daemon.own(filepath.Join(theirs, "node")), daemon.own(filepath.Join(theirs, "npm")), daemon.own(theirs)); err != nil {
-		t.Fatal(err)
-	}
+	err = errors.Join(daemon.own(filepath.Join(theirs, "node")), daemon.own(filepath.Join(theirs, "npm")), daemon.own(theirs))
+	assert.NoError(t, err)
 	t.Setenv("PATH", theirs+":"+bin+":/usr/bin:/bin")
 	t.Setenv("LD_LIBRARY_PATH", theirs+":"+bin)
 	t.Setenv("HOME", theirs)

@@ -304,9 +304,8 @@ func TestLiveKeysAreForStripe(t *testing.T) { //nolint:paralleltest // it change
 		err := within.Usable(&how, policy.Place{Step: fsm.Charge})
 		assert.True(t, (err == nil) == c.usable && (err == nil || !strings.Contains(err.Error(), c.key)),
 			c.key, "at", c.url, err)
-		if key, err := within.ReadKey(&how.Charge); (err == nil) != c.usable || err == nil && key != c.key {
-			t.Errorf("%s at %q: read %q, %v", c.key, c.url, key, err)
-		}
+		key, err := within.ReadKey(&how.Charge)
+		assert.True(t, (err == nil) == c.usable && (err != nil || key == c.key), c.key, "at", c.url, "read", key, err)
 	}
 }
 

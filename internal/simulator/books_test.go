@@ -111,9 +111,8 @@ func drawn(t *testing.T, seed uint64, prefix string) (orders []int) {
 			orders = append(orders, i)
 		}
 	}
-	if err := sim.Close(); err != nil {
-		t.Error(err)
-	}
+	err = sim.Close()
+	assert.True(t, err == nil, err)
 	return orders
 }
 
@@ -228,12 +227,10 @@ func TestTornFile(t *testing.T) {
 			sim, err := simulator.Open(simulator.Config{File: file})
 			assert.NoError(t, err, "torn at", end)
 			books := sim.Books("")
-			if err := sim.Close(); err != nil || len(books) != 4 {
-				t.Errorf("torn at %d: %v, %+v", end, err, books)
-			}
-			if text, err := os.ReadFile(file); err != nil || !bytes.Equal(text, whole[:last]) {
-				t.Errorf("torn at %d: %v, %q is left", end, err, text)
-			}
+			err = sim.Close()
+			assert.True(t, err == nil && len(books) == 4, "torn at", end, err, books)
+			text, err := os.ReadFile(file)
+			assert.True(t, err == nil && bytes.Equal(text, whole[:last]), "torn at", end, err, text, "is left")
 		}
 	})
 	t.Run("holds whatever was answered while others are written", func(t *testing.T) {

@@ -387,9 +387,8 @@ func TestPending(t *testing.T) {
 		q.answers(c, "200 ch_1 again")
 		q.stands("key", "live 1")
 		q.stands("other", "voided 0")
-		if err := q.Close(); err != nil || len(to.told()) != 1 || to.told()[0] != chargeDone {
-			t.Errorf("told %s, %v", to.told(), err)
-		}
+		err = q.Close()
+		assert.True(t, err == nil && len(to.told()) == 1 && to.told()[0] == chargeDone, "told", to.told(), err)
 	})
 }
 

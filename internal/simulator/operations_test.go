@@ -85,9 +85,8 @@ func TestBadRequests(t *testing.T) {
 			response, err := p.client.Do(r)
 			assert.NoError(t, err)
 			defer response.Body.Close()
-			if got, err := line(response); got != "400 not_done bad_request" || err != nil {
-				t.Errorf("%s %v", got, err)
-			}
+			got, err := line(response)
+			assert.True(t, got == "400 not_done bad_request" && err == nil, got, err)
 			p.stands(name, "")
 		})
 	}
@@ -105,9 +104,8 @@ func TestBadRequests(t *testing.T) {
 			response, err := p.client.Do(r)
 			assert.NoError(t, err)
 			defer response.Body.Close()
-			if got, err := line(response); got != "400 not_done bad_request" || err != nil {
-				t.Errorf("%s %v", got, err)
-			}
+			got, err := line(response)
+			assert.True(t, got == "400 not_done bad_request" && err == nil, got, err)
 		})
 	}
 }

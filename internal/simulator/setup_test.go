@@ -204,9 +204,8 @@ func (p *provider) says(what, key, want string) {
 		return
 	}
 	defer response.Body.Close()
-	if got, err := line(response); got != want || err != nil {
-		p.t.Errorf("%s: %q, %v, want %q", what, got, err, want)
-	}
+	got, err := line(response)
+	assert.True(p.t, got == want && err == nil, what, got, err, "want", want)
 }
 
 // object reads an intent with its charge.

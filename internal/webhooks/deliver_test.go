@@ -80,9 +80,8 @@ func TestFlappingReceiver(t *testing.T) {
 		"no attempt has failed")
 	ids := map[string]string{}
 	for _, g := range r.got() {
-		if body, again := ids[g.id]; again && body != g.body {
-			t.Errorf("%s came again as another: %s, %s", g.id, body, g.body)
-		}
+		body, again := ids[g.id]
+		assert.True(t, !again || body == g.body, g.id, "came again as another", body, g.body)
 		ids[g.id] = g.body
 	}
 }

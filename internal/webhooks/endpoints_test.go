@@ -84,9 +84,8 @@ func TestSecretsOverlap(t *testing.T) {
 	assert.NoError(t, assert.Err(b.RotateSecret(t.Context(), id, 0, by("2"))))
 	assert.Equal(t, one[int](b.shop, `SELECT count(*) FROM webhook_endpoints WHERE previous_secret IS NULL AND version = 3`), 1,
 		"a secret that others know is kept")
-	if late, err := b.RotateSecret(t.Context(), id, time.Hour, by("1")); err != nil || late.Secret != "" {
-		t.Errorf("the secret of another request is shown: %q, %v", late.Secret, err)
-	}
+	late, err := b.RotateSecret(t.Context(), id, time.Hour, by("1"))
+	assert.True(t, err == nil && late.Secret == "", "the secret of another request is shown", late.Secret, err)
 }
 
 // TestChangesOfEndpoints: only of the version that was read, each once, and who made them is known afterwards.
@@ -107,9 +106,8 @@ func TestChangesOfEndpoints(t *testing.T) {
 	disabled, err := b.Stop(t.Context(), webhooks.At{ID: id}, webhooks.Disabled, by("3"))
 	assert.True(t, err == nil && disabled.State == webhooks.Disabled && disabled.DisabledReason != nil && disabled.DisabledAt != nil,
 		disabled, err)
-	if enabled, err := b.Enable(t.Context(), id, false, by("4")); err != nil || enabled.State != webhooks.Enabled || enabled.DisabledAt != nil {
-		t.Errorf("%+v, %v", enabled, err)
-	}
+	enabled, err := b.Enable(t.Context(), id, false, by("4"))
+	assert.True(t, err == nil && enabled.State == webhooks.Enabled && enabled.DisabledAt == nil, enabled, err)
 	for range 2 {
 		assert.NoError(t, assert.Err(b.Stop(t.Context(), webhooks.At{ID: id}, webhooks.Deleted, by("5"))), "deleted, twice")
 	}

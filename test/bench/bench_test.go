@@ -145,9 +145,8 @@ func TestStoredOrdersAreAsTheServiceLeavesThem(t *testing.T) {
 	mismatch, err := d.check(t.Context(), 0, 2000)
 	assert.True(t, mismatch == "" && err == nil, mismatch, err)
 	var events, numbered int
-	if err := d.conn.QueryRow(t.Context(), "SELECT count(*), max(event_no) FROM events").Scan(&events, &numbered); err != nil || events != 4*2000 || numbered != events {
-		t.Errorf("%d events, the last is number %d (%v)", events, numbered, err)
-	}
+	err = d.conn.QueryRow(t.Context(), "SELECT count(*), max(event_no) FROM events").Scan(&events, &numbered)
+	assert.True(t, err == nil && events == 4*2000 && numbered == events, events, "events, the last is number", numbered, err)
 	s := start()
 	t.Cleanup(func() { _ = s.stop() })
 	// The service works on them, and its own proof of the books holds.
@@ -156,9 +155,8 @@ func TestStoredOrdersAreAsTheServiceLeavesThem(t *testing.T) {
 	for range 200 {
 		assert.NoError(t, w.process(10, false))
 	}
-	if out, err := exec.CommandContext(t.Context(), service.binary, "verify", "--database-url", d.url).CombinedOutput(); err != nil {
-		t.Errorf("%v: %s", err, out)
-	}
+	out, err := exec.CommandContext(t.Context(), service.binary, "verify", "--database-url", d.url).CombinedOutput()
+	assert.True(t, err == nil, err, out)
 }
 
 func TestTreeTimeCountsChildrenThatHaveEnded(t *testing.T) {

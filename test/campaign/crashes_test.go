@@ -105,9 +105,8 @@ func (p *postgres) canLosePower() {
 	if err := os.Chmod(p.unflushed, 0o666); err != nil { // the server may be another user's
 		p.t.Fatal(err)
 	}
-	if said, err := exec.CommandContext(p.t.Context(), "gcc", "-shared", "-fPIC", "-o", library, source, "-ldl").CombinedOutput(); err != nil {
-		p.t.Fatalf("compile: %v\n%s", err, said)
-	}
+	said, err := exec.CommandContext(p.t.Context(), "gcc", "-shared", "-fPIC", "-o", library, source, "-ldl").CombinedOutput()
+	assert.NoError(p.t, err, "compile", said)
 	for _, program := range []string{"initdb", "pg_ctl", "psql", "pg_controldata"} {
 		assert.NoError(p.t, os.Symlink(filepath.Join(usual.Dir, program), filepath.Join(p.programs, program)))
 	}

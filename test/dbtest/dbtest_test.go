@@ -65,9 +65,8 @@ func TestNew(t *testing.T) {
 		assert.NoError(t, err)
 		conn, err := pool.Acquire(t.Context())
 		assert.NoError(t, err)
-		if err := closePool(pool, time.Millisecond); err == nil || !strings.Contains(err.Error(), "1 connections") {
-			t.Error(err)
-		}
+		err = closePool(pool, time.Millisecond)
+		assert.True(t, err != nil && strings.Contains(err.Error(), "1 connections"), err)
 		conn.Release()
 		assert.NoError(t, closePool(pool, time.Minute))
 	})

@@ -303,9 +303,8 @@ func (s *shop) read(program string) map[string]string {
 	shown := map[string]string{}
 	s.replicas = nil
 	r := s.start(1, &replicas{t: s.t, database: s.database.URL, program: program})
-	if a := s.client.get(s.t.Context(), r.addresses()[0]+"/health"); a.body.Code != "quarantined" {
-		s.t.Fatal(a)
-	}
+	a := s.client.get(s.t.Context(), r.addresses()[0]+"/health")
+	assert.Require(s.t, a.body.Code == "quarantined", a)
 	for id := range s.outcomes() {
 		a := s.client.get(s.t.Context(), r.addresses()[0]+"/api/orders/"+id)
 		assert.True(s.t, a.err == nil && a.code == http.StatusOK, "order", id, a)

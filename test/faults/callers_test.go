@@ -69,13 +69,11 @@ func (c cut) play(t *testing.T, url string, o order) {
 	}
 	_ = conn.(*net.TCPConn).SetLinger(0) // a reset, not a goodbye
 	defer conn.Close()
-	if _, err := io.WriteString(conn, rawRequest(url, o)[:c.sent]); err != nil {
-		t.Error(err)
-	}
+	_, err = io.WriteString(conn, rawRequest(url, o)[:c.sent])
+	assert.True(t, err == nil, err)
 	_ = conn.SetReadDeadline(time.Now().Add(patience))
-	if n, err := io.ReadFull(conn, make([]byte, c.read)); err != nil && n == 0 {
-		t.Error(err)
-	}
+	n, err := io.ReadFull(conn, make([]byte, c.read))
+	assert.True(t, err == nil || n != 0, err)
 }
 
 // each calls do for the numbers below n, so many at a time.

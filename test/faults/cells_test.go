@@ -60,9 +60,8 @@ func TestCellIsDivided(t *testing.T) {
 	})
 	query[bool](t, standby.url, "SELECT pg_promote()")
 	undecided := o.serve(standby.url) // a service on a divided database only reads it
-	if a := undecided.send(http.MethodPost, "/api/orders/process", `{"orderId":"a","amount":1,"item":"boat"}`); a.body.Code != "quarantined" {
-		t.Errorf("before pawl adopt --cell: %s", a)
-	}
+	a := undecided.send(http.MethodPost, "/api/orders/process", `{"orderId":"a","amount":1,"item":"boat"}`)
+	assert.Equal(t, a.body.Code, "quarantined", "before pawl adopt --cell", a)
 	undecided.terminate()
 	databases := []string{o.server.url, standby.url}
 	var second [2][2]*service
@@ -70,9 +69,8 @@ func TestCellIsDivided(t *testing.T) {
 		cell := fmt.Sprintf("%d/2", i)
 		code, said := run(t, "adopt", "--cell", fmt.Sprintf("%d/2", 1-i), "--database-url", database)
 		assert.True(t, code != 0 && strings.Contains(said, "becomes cell "+cell), "both databases can become the same half", said)
-		if code, said := run(t, "adopt", "--cell", cell, "--database-url", database); code != 0 {
-			t.Fatal(said)
-		}
+		code, said = run(t, "adopt", "--cell", cell, "--database-url", database)
+		assert.Require(t, code == 0, said)
 		second[i] = [2]*service{o.serve(database, "--policy", policy, "--cell", cell), o.serve(database, "--policy", policy, "--cell", cell)}
 	}
 	calls.use(second[0][0].address, second[1][0].address)

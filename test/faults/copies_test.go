@@ -510,9 +510,8 @@ func (r *receiver) ServeHTTP(_ http.ResponseWriter, request *http.Request) {
 			Seq     int
 		}
 	}
-	if err := json.Unmarshal(text, &e); err != nil || e.ID != id {
-		r.t.Errorf("%s with the id %s: %v", text, id, err)
-	}
+	err = json.Unmarshal(text, &e)
+	assert.True(r.t, err == nil && e.ID == id, text, "with the id", id, err)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.requests++

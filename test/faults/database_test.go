@@ -405,9 +405,8 @@ func TestSchemaDroppedUnderService(t *testing.T) {
 	address := p.url()
 	code, said := run(t, "token", "create", "shop", "--roles", "submit", "--database-url", database)
 	assert.Require(t, code == 0, said)
-	if code, said := run(t, "migrate", "down", "--database-url", database, "--yes", "--drop-data"); code != 0 {
-		t.Fatal(said)
-	}
+	code, said = run(t, "migrate", "down", "--database-url", database, "--yes", "--drop-data")
+	assert.Require(t, code == 0, said)
 	change(t, database, `DROP SCHEMA IF EXISTS pawl, books CASCADE; DELETE FROM public.goose_db_version WHERE version_id > 0`)
 	c := newClient(1, false)
 	eventually(t, patience, "GET /health says what is missing", func() bool {

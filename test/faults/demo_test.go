@@ -187,9 +187,8 @@ func TestDemoByHand(t *testing.T) {
 	assert.True(t, code == 0 && strings.Contains(demo.stdout(), " orders through 4 faults: ") &&
 		strings.Contains(demo.stdout(), "The books balance, on both sides."), "ended with", code)
 	eventually(t, endLimit, "no process is left", func() bool { return !mentioned(t, folder) })
-	if left, err := os.ReadDir(folder); err != nil || len(left) > 0 {
-		t.Errorf("left behind: %v, %v", left, err)
-	}
+	left, err := os.ReadDir(folder)
+	assert.True(t, err == nil && len(left) == 0, "left behind", left, err)
 	if t.Failed() {
 		t.Log(demo.stdout())
 	}

@@ -96,9 +96,8 @@ func (s *stage) play(t *testing.T) {
 	if stored {
 		settle(t, database.URL, patience)
 	}
-	if a := c.insist(t.Context(), heir.addresses()[0], s.order); a.state() != s.ends || a.wrong(s.order) != "" {
-		t.Errorf("the caller comes again and gets %s", a)
-	}
+	a = c.insist(t.Context(), heir.addresses()[0], s.order)
+	assert.True(t, a.state() == s.ends && a.wrong(s.order) == "", "the caller comes again and gets", a)
 	prove(t, database.URL)
 	s.check(t, database.URL, stored)
 }

@@ -159,9 +159,8 @@ func TestServiceBeforeItsMigration(t *testing.T) {
 	code, said := run(t, "serve", "--allow-data-loss", "--listen", "127.0.0.1", "--port", "0", "--database-url", database.URL)
 	assert.True(t, code == 1 && strings.Contains(said, "this role may not change the schema: run pawl migrate up"),
 		"ends with", code, said)
-	if code, said := run(t, "migrate", "up", "--database-url", database.AdminURL); code != 0 {
-		t.Fatal(said)
-	}
+	code, said = run(t, "migrate", "up", "--database-url", database.AdminURL)
+	assert.Require(t, code == 0, said)
 	startReplicas(t, 1, database.URL)
 }
 

@@ -68,8 +68,8 @@ var mayImport = map[string][]string{
 
 	// For tests only: no folder above lists them.
 	"test/assert": {},
-	"test/clocks": {"internal/pgembed"},
-	"test/dbtest": {"migrations", "internal/pg", "internal/pgembed"},
+	"test/clocks": {"internal/pgembed", "test/assert"},
+	"test/dbtest": {"migrations", "internal/pg", "internal/pgembed", "test/assert"},
 	"test/faults": {"internal/access", "client", "internal/demo", "fsm", "migrations", "db", "internal/pg", "internal/policy", "engine/ledger", "internal/orders", "internal/provider", "engine", "internal/books", "httpapi", "internal/load", "internal/pgembed", "internal/simulator", "test/clocks", "test/dbtest"},
 	"test/model":  {"fsm"},
 
@@ -80,11 +80,11 @@ var mayImport = map[string][]string{
 	"client": {},
 
 	// A module of its own, which knows the service only from outside, and where its database is.
-	"test/clients":         {"client"},
-	"test/clients/browser": {"client", "internal/pgembed"},
+	"test/clients":         {"client", "test/assert"},
+	"test/clients/browser": {"client", "internal/pgembed", "test/assert"},
 
 	// Only what starts PostgreSQL and sets clocks: what it shared with the service, it could not find wrong there.
-	"test/campaign": {"test/clocks", "test/dbtest", "internal/pgembed"},
+	"test/campaign": {"test/clocks", "test/dbtest", "internal/pgembed", "test/assert"},
 }
 
 // strangers obey mayImport in their tests, too.

@@ -207,9 +207,8 @@ func TestWatch(t *testing.T) {
 	for !order.Status.Final() {
 		assert.NoError(t, changes.Decode(&order))
 	}
-	if err := <-ended; err != nil || order.Status != client.StatusCompleted {
-		t.Errorf("%+v: %v", order, err)
-	}
+	err = <-ended
+	assert.True(t, err == nil && order.Status == client.StatusCompleted, order, err)
 }
 
 func TestMain(m *testing.M) { dbtest.Main(m) }
@@ -352,10 +351,8 @@ func TestImport(t *testing.T) {
 	assert.ErrorIs(t, execute(t.Context(), io.Discard, url, "orders import /nonexistent"), remote.ErrUsage)
 	interrupted, stop := context.WithCancel(t.Context())
 	stop()
-	if err := execute(interrupted, io.Discard, url, "orders import "+file); !errors.Is(err, context.Canceled) ||
-		!strings.Contains(err.Error(), "repeat the command") {
-		t.Error(err)
-	}
+	err = execute(interrupted, io.Discard, url, "orders import "+file)
+	assert.True(t, errors.Is(err, context.Canceled) && strings.Contains(err.Error(), "repeat the command"), err)
 }
 
 // receiver is an endpoint, which answers with what it is told to, and counts.
@@ -526,9 +523,8 @@ func TestConsole(t *testing.T) {
 	if status, _, body := get(link); status != http.StatusOK || !strings.Contains(body, "<bdi>local</bdi>") || strings.Contains(body, "Sign out") {
 		t.Errorf("with the key: %d %s", status, body)
 	}
-	if status, _, body := get("/"); status != http.StatusOK || !strings.Contains(body, "<bdi>local</bdi>") {
-		t.Errorf("the address alone: %d %s", status, body)
-	}
+	status, _, body = get("/")
+	assert.True(t, status == http.StatusOK && strings.Contains(body, "<bdi>local</bdi>"), "the address alone", status, body)
 	for _, path := range []string{"/docs", "/problems/outcome_unknown"} {
 		status, header, _ := get(path)
 		assert.True(t, status == http.StatusSeeOther && header.Get("Location") == url+path, path, status, header)
