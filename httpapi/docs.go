@@ -3,7 +3,9 @@ package httpapi
 import (
 	"bytes"
 	"cmp"
+	"crypto/sha256"
 	_ "embed"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"html/template"
@@ -25,13 +27,22 @@ import (
 //go:embed docs.html
 var docsHTML string
 
+//go:embed docs.js
+var docsScript string
+
 var docsTemplate = template.Must(template.New("docs").Funcs(template.FuncMap{
 	"split": strings.Split, "trim": strings.TrimSuffix, "base": path.Base,
-	"members": membersOf, "limits": limitsOf,
+	"members": membersOf, "limits": limitsOf, "script": func() template.JS { return template.JS(docsScript) },
 }).Parse(docsHTML + loginHTML))
 
-// The pages have no scripts and load nothing, so they can be read anywhere.
-const pagePolicy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+// The pages load nothing, so they can be read anywhere. Their only script is docs.js, and they work without it.
+var pagePolicy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-" + hashOf(docsScript) +
+	"'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+func hashOf(script string) string {
+	sum := sha256.Sum256([]byte(script))
+	return base64.StdEncoding.EncodeToString(sum[:])
+}
 
 func writePage(w http.ResponseWriter, body []byte) {
 	header := w.Header()
