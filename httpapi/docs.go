@@ -101,7 +101,7 @@ type shown struct {
 }
 
 // ofEdge are the statuses that have nothing to do with what an operation does.
-var ofEdge = []int{401, 403, 408, 413, 415, 421, 429}
+var ofEdge = []int{400, 401, 403, 408, 413, 415, 421, 429}
 
 // docsPages are the pages by their name in the path. Operations are in the order of the routes.
 func (s *server) docsPages() map[string][]byte {
