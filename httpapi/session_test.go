@@ -41,9 +41,8 @@ func (b *bundle) open(t testing.TB, link string, header ...string) (cookie strin
 	a := b.browse(t, "POST "+link, header...)
 	assert.Require(t, a.status == http.StatusOK && strings.Contains(a.body, "token:maria"), a.status, a.body)
 	cookie, rest, _ := strings.Cut(a.header.Get("Set-Cookie"), "; ")
-	if rest != "Path=/; HttpOnly; Secure; SameSite=Lax" || !regexp.MustCompile(`^__Host-pawl-session=\w{43}$`).MatchString(cookie) {
-		t.Fatal("Set-Cookie", a.header.Get("Set-Cookie"))
-	}
+	assert.Require(t, rest == "Path=/; HttpOnly; Secure; SameSite=Lax" && regexp.MustCompile(`^__Host-pawl-session=\w{43}$`).MatchString(cookie),
+		"Set-Cookie", a.header.Get("Set-Cookie"))
 	return cookie
 }
 

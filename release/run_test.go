@@ -31,9 +31,8 @@ func runImage(t *testing.T, root string, arguments []string) {
 	defer func() {
 		_ = command.Process.Signal(syscall.SIGTERM)
 		_, _ = io.Copy(io.Discard, out)
-		if err := command.Wait(); err != nil {
-			t.Errorf("it ended with %v\n%s", err, complaints.String())
-		}
+		err := command.Wait()
+		assert.True(t, err == nil, "it ended with", err, complaints.String())
 	}()
 	var port string
 	for lines := bufio.NewScanner(out); port == "" && lines.Scan(); {
@@ -41,9 +40,7 @@ func runImage(t *testing.T, root string, arguments []string) {
 			port = found[1]
 		}
 	}
-	if port == "" {
-		t.Fatalf("it does not serve: %s", complaints.String())
-	}
+	assert.Require(t, port != "", "it does not serve", complaints.String())
 	body := strings.NewReader(`{"orderId":"order-1","amount":9.99,"item":"cup"}`)
 	answer, err := http.Post("http://127.0.0.1:"+port+"/api/orders/process", "application/json", body)
 	assert.NoError(t, err)

@@ -243,9 +243,8 @@ func TestTailStops(t *testing.T) {
 	}
 	l.Close()
 	<-stopped
-	if _, err := tail.Listen(t.Context(), f.latest(), events.Filter{}); !errors.Is(err, orders.ErrStopping) {
-		t.Error(fmt.Sprint("afterwards: ", err))
-	}
+	_, err = tail.Listen(t.Context(), f.latest(), events.Filter{})
+	assert.ErrorIs(t, err, orders.ErrStopping, fmt.Sprint("afterwards: ", err))
 }
 
 // TestTailBehindAPooler: the relay, the tail and its listeners do without what a transaction pooler can't do.

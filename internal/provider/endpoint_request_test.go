@@ -164,9 +164,7 @@ func TestCallsOfAnOrderAreOneTrace(t *testing.T) {
 	parents := map[string]bool{}
 	for _, r := range w.seen() {
 		part := regexp.MustCompile(`^00-([0-9a-f]{32})-([0-9a-f]{16})-01$`).FindStringSubmatch(r.header.Get("traceparent"))
-		if part == nil {
-			t.Fatalf("traceparent: %q", r.header.Get("traceparent"))
-		}
+		assert.Require(t, part != nil, "traceparent", r.header.Get("traceparent"))
 		traces, parents[part[2]] = append(traces, part[1]), true
 	}
 	assert.True(t, traces[0] == traces[1] && traces[0] == traces[2] && traces[0] != traces[3] && traces[0] != traces[4] && len(parents) == 5,

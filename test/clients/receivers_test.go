@@ -125,9 +125,7 @@ func (r *receiver) wait(t *testing.T, orderID string) {
 func (r *receiver) until(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	for end := time.Now().Add(2 * time.Minute); !so(); {
-		if time.Now().After(end) {
-			t.Fatalf("the receiver never %s: %s", what, r.said.String())
-		}
+		assert.Require(t, !time.Now().After(end), "the receiver never", what, r.said.String())
 		select {
 		case <-t.Context().Done():
 			t.Fatal(t.Context().Err())
