@@ -124,7 +124,6 @@ var rowsOfTable = []row{
 	{name: "failover-with-loss", onlyHere: true, weight: 1, least: 5 * time.Second, people: true, servers: primaryAndLateStandby, prepare: withoutPolicy,
 		disturb: loseCommits},
 	{name: "clock-steps", weight: 1, people: true, policies: true, prepare: stepOneClock, disturb: stepClock},
-	{name: "earlier-version", weight: 0.8, people: true, policies: true, prepare: oneEarlier, disturb: killSome},
 	{name: "disk-full", onlyHere: true, weight: 1, people: true, skip: noMount, servers: onSmallDisk, disturb: fillDisk},
 	{name: "locks", weight: 1, people: true, policies: true, disturb: holdLocks},
 	{name: "serializable", onlyHere: true, quiet: true, weight: 0.8, people: true, policies: true, prepare: serializable, disturb: countRollbacks},
@@ -143,7 +142,7 @@ func TestCampaigns(t *testing.T) { //nolint:paralleltest // see above
 	strict := number(t, "PAWL_FAULT_STRICT", 0) == 1
 	t.Logf("PAWL_FAULT_SEED=%d", seed)
 	yard := newYard(t)
-	template := newTemplate(t, func(url string) { yard.run(yard.present().path, "migrate", "up", "--database-url", url) })
+	template := newTemplate(t, func(url string) { yard.run(yard.present(), "migrate", "up", "--database-url", url) })
 	table := report{seed: seed, seconds: seconds}
 	t.Cleanup(func() { table.print(os.Stdout) })
 	rows, crowd := rowsWithin(seconds)
@@ -378,7 +377,7 @@ func (f *field) activate(ctx context.Context, version int) {
 
 // command is a run of the program that ends by itself.
 func (f *field) command(ctx context.Context, arguments ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, f.yard.present().path, arguments...)
+	cmd := exec.CommandContext(ctx, f.yard.present(), arguments...)
 	cmd.Env = withoutSettings(os.Environ())
 	return cmd
 }

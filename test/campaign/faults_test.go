@@ -37,20 +37,6 @@ func stepClock(ctx context.Context, f *field) {
 	}
 }
 
-// oneEarlier lets one replica be of an earlier version.
-func oneEarlier(f *field) {
-	f.posts[0].program = f.yard.earlier()
-}
-
-// killSome ends replicas, so that each version goes on with what the other has begun.
-func killSome(ctx context.Context, f *field) {
-	f.what = "kills, " + f.yard.earlier().note
-	for i := 0; pause(ctx, f.soon(i, 2*time.Second)); i++ {
-		f.fleet.kill(f.dice.IntN(len(f.posts)))
-		f.bit.Add(1)
-	}
-}
-
 // killAndStop ends replicas and lets others sleep for longer than their leases.
 func killAndStop(ctx context.Context, f *field) {
 	f.what = "kills and stops"

@@ -24,91 +24,40 @@ import (
 type yard struct {
 	t      *testing.T
 	folder string
-	built  map[string]program
+	built  map[string]string
 }
-
-// program is a file to run. Note says what it is where that is not plain.
-type program struct{ path, note string }
 
 func newYard(t *testing.T) *yard {
 	t.Helper()
 	lookAtSources(t)
-	return &yard{t: t, folder: t.TempDir(), built: map[string]program{}}
+	return &yard{t: t, folder: t.TempDir(), built: map[string]string{}}
 }
 
-func (y *yard) once(name string, build func(path string) (note string)) program {
+// once is the path of a program that is built when it is first asked for.
+func (y *yard) once(name string, build func(path string)) string {
 	y.t.Helper()
-	if _, found := y.built[name]; !found {
-		path := filepath.Join(y.folder, name)
-		note := build(path)
-		y.built[name] = program{path, note}
+	if y.built[name] == "" {
+		y.built[name] = filepath.Join(y.folder, name)
+		build(y.built[name])
 	}
 	return y.built[name]
 }
 
 // present is the program of this work tree.
-func (y *yard) present() program {
-	return y.once("pawl", func(path string) string {
-		y.run("go", "build", "-C", root, "-ldflags=-s -w", "-o", path, ".")
-		return ""
-	})
-}
-
-// earlier is the program of the newest commit that has the same migrations and other code. Where there is none it is this
-// work tree's again, under another version.
-func (y *yard) earlier() program {
-	return y.once("pawl-earlier", func(path string) string {
-		commit := y.sameSchema()
-		if commit == "" {
-			y.run("go", "build", "-C", root, "-buildvcs=false", "-o", path, ".")
-			return "no earlier commit has this schema: the present one twice"
-		}
-		sources := filepath.Join(y.folder, "sources")
-		assert.NoError(y.t, os.MkdirAll(sources, 0o755))
-		y.run("git", "-C", root, "archive", "-o", sources+".tar", commit)
-		y.run("tar", "-xf", sources+".tar", "-C", sources)
-		y.run("go", "build", "-C", sources, "-o", path, ".")
-		return "beside " + commit[:7]
-	})
-}
-
-// sameSchema finds the commit. It is empty without git, in a shallow copy, and where the schema has just changed.
-func (y *yard) sameSchema() string {
-	history, err := exec.CommandContext(y.t.Context(), "git", "-C", root, "rev-list", "--max-count=40", "HEAD").Output()
-	if err != nil {
-		return ""
-	}
-	for _, commit := range strings.Fields(string(history)) {
-		if !y.differs(commit, "migrations/*.sql") && y.differs(commit, "*.go", ":!*_test.go", ":!test") {
-			return commit
-		}
-	}
-	return ""
-}
-
-// differs compares files of the work tree with those of a commit. A commit that can't be read has other ones.
-func (y *yard) differs(commit string, files ...string) bool {
-	arguments := append([]string{"-C", root, "diff", "--quiet", commit, "--"}, files...)
-	return exec.CommandContext(y.t.Context(), "git", arguments...).Run() != nil
+func (y *yard) present() string {
+	return y.once("pawl", func(path string) { y.run("go", "build", "-C", root, "-ldflags=-s -w", "-o", path, ".") })
 }
 
 // stepping is the program with a wall clock that can be set.
-func (y *yard) stepping() program {
-	return y.once("pawl-stepping", func(path string) string {
-		clocks.Build(y.t, root, path)
-		return ""
-	})
+func (y *yard) stepping() string {
+	return y.once("pawl-stepping", func(path string) { clocks.Build(y.t, root, path) })
 }
 
 // run runs a command that must succeed.
-func (y *yard) run(name string, arguments ...string) (said string) {
+func (y *yard) run(name string, arguments ...string) {
 	y.t.Helper()
-	cmd := exec.CommandContext(y.t.Context(), name, arguments...)
-	output, err := cmd.CombinedOutput()
-	if err != nil {
-		y.t.Fatalf("%s %s: %v\n%s", name, slices.Concat(arguments), err, output)
-	}
-	return string(output)
+	said, err := exec.CommandContext(y.t.Context(), name, arguments...).CombinedOutput()
+	assert.NoError(y.t, err, name, arguments, said)
 }
 
 // replica is a run of the program as a server.
@@ -122,7 +71,7 @@ type replica struct {
 
 // post is the place of a replica: what is started there when it ends, as a service manager does.
 type post struct {
-	program program
+	program string
 	flags   []string
 	env     []string
 }
@@ -173,7 +122,7 @@ func (f *fleet) launch(i int) {
 		f.t.Error(err)
 	}
 	p := f.posts[i]
-	r.cmd = exec.Command(p.program.path, append([]string{"serve", "--listen", "127.0.0.1", "--port", "0", "--log-format", "json"}, p.flags...)...)
+	r.cmd = exec.Command(p.program, append([]string{"serve", "--listen", "127.0.0.1", "--port", "0", "--log-format", "json"}, p.flags...)...)
 	r.cmd.Env = append(withoutSettings(os.Environ()), p.env...)
 	r.cmd.Dir = folder
 	out, err := os.Create(filepath.Join(folder, "stdout"))
