@@ -3,7 +3,6 @@ package campaign
 import (
 	"context"
 	"fmt"
-	"io/fs"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -11,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -37,19 +35,6 @@ func number(t *testing.T, variable string, usual int) int {
 	n, err := strconv.Atoi(text)
 	assert.Require(t, err == nil && n >= 0, variable, text, "want a number")
 	return n
-}
-
-// lookAtSources reads the folders of the module. The go command notes what a test has read and runs it again when that has
-// changed; of the program, which is built by a command, it would not know.
-func lookAtSources(t *testing.T) {
-	t.Helper()
-	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-		if err == nil && entry.IsDir() && path != root && (strings.HasPrefix(entry.Name(), ".") || entry.Name() == "bin") {
-			return fs.SkipDir
-		}
-		return err
-	})
-	assert.NoError(t, err)
 }
 
 // root is the folder of the module.
@@ -378,7 +363,7 @@ func (f *field) activate(ctx context.Context, version int) {
 // command is a run of the program that ends by itself.
 func (f *field) command(ctx context.Context, arguments ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, f.yard.present(), arguments...)
-	cmd.Env = withoutSettings(os.Environ())
+	cmd.Env = dbtest.Neutral()
 	return cmd
 }
 

@@ -18,6 +18,7 @@ import (
 	"pawl/internal/pgembed"
 	"pawl/test/assert"
 	"pawl/test/clocks"
+	"pawl/test/dbtest"
 )
 
 // yard holds the programs of a run.
@@ -29,7 +30,7 @@ type yard struct {
 
 func newYard(t *testing.T) *yard {
 	t.Helper()
-	lookAtSources(t)
+	dbtest.ReadSources(t)
 	return &yard{t: t, folder: t.TempDir(), built: map[string]string{}}
 }
 
@@ -123,7 +124,7 @@ func (f *fleet) launch(i int) {
 	}
 	p := f.posts[i]
 	r.cmd = exec.Command(p.program, append([]string{"serve", "--listen", "127.0.0.1", "--port", "0", "--log-format", "json"}, p.flags...)...)
-	r.cmd.Env = append(withoutSettings(os.Environ()), p.env...)
+	r.cmd.Env = append(dbtest.Neutral(), p.env...)
 	r.cmd.Dir = folder
 	out, err := os.Create(filepath.Join(folder, "stdout"))
 	log, err2 := os.Create(filepath.Join(folder, "stderr"))
@@ -135,14 +136,6 @@ func (f *fleet) launch(i int) {
 	out.Close()
 	log.Close()
 	f.all[i] = r
-}
-
-// withoutSettings leaves out what the program would take for settings.
-func withoutSettings(environment []string) []string {
-	return slices.DeleteFunc(environment, func(entry string) bool {
-		name, _, _ := strings.Cut(entry, "=")
-		return name == "PORT" || name == "DATABASE_URL" || strings.HasPrefix(name, "PAWL_") || strings.HasPrefix(name, "PG") || strings.HasPrefix(name, "OTEL_")
-	})
 }
 
 // announcement is a line of the log in JSON. Earlier versions printed it to standard output.

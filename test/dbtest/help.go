@@ -3,10 +3,13 @@ package dbtest
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"net"
 	"os"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -149,4 +152,25 @@ func FreePort(t testing.TB) string {
 			return port
 		}
 	}
+}
+
+// Neutral is the environment without what the program and its database driver would listen to.
+func Neutral() []string {
+	return slices.DeleteFunc(os.Environ(), func(entry string) bool {
+		name, _, _ := strings.Cut(entry, "=")
+		return name == "PORT" || name == "DATABASE_URL" || strings.HasPrefix(name, "PAWL_") || strings.HasPrefix(name, "PG") || strings.HasPrefix(name, "OTEL_")
+	})
+}
+
+// ReadSources looks at the folders of the module, as the go command notes: it would take the result of an earlier run of a
+// test for the present one's otherwise, because a program that the test builds is not a part of it.
+func ReadSources(t testing.TB) {
+	t.Helper()
+	const root = "../.."
+	assert.NoError(t, filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.IsDir() && path != root && (strings.HasPrefix(entry.Name(), ".") || entry.Name() == "bin" || entry.Name() == "bench") {
+			return fs.SkipDir
+		}
+		return err
+	}))
 }

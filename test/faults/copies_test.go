@@ -200,7 +200,7 @@ func (o *original) shell(after string, less int, variables ...string) string {
 	lines := strings.SplitAfterN(block(o.t, after, "sh"), "\n", less+1)
 	cmd := exec.CommandContext(o.t.Context(), "sh", "-ec", lines[less])
 	cmd.Dir = o.folder
-	cmd.Env = append(append(neutral(os.Environ()), "PATH="+filepath.Dir(program())+":"+postgresPrograms(o.t)+":"+os.Getenv("PATH")), variables...)
+	cmd.Env = append(append(dbtest.Neutral(), "PATH="+filepath.Dir(program())+":"+postgresPrograms(o.t)+":"+os.Getenv("PATH")), variables...)
 	said, err := cmd.CombinedOutput()
 	if err != nil {
 		o.t.Fatalf("%s%v\n%s", lines[less], err, said)

@@ -100,7 +100,7 @@ func (m *machine) boot() {
 		assert.NoError(m.t, err)
 		args := append([]string{"netns", "exec", m.name, "setpriv", "--reuid", "postgres", "--regid", "postgres", "--clear-groups"}, strings.Fields(program)...)
 		cmd := exec.Command("ip", args...)
-		cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = append(neutral(os.Environ()), m.env...), m.dir, log, log
+		cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = append(dbtest.Neutral(), m.env...), m.dir, log, log
 		_, err = pgembed.Launch(cmd)
 		log.Close()
 		assert.NoError(m.t, err)

@@ -1,13 +1,11 @@
 package faults
 
 import (
-	"io/fs"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -37,7 +35,7 @@ func build(t *testing.T) {
 		dir, err := os.MkdirTemp("", "pawl-faulttest-*")
 		assert.NoError(t, err)
 		built.path = filepath.Join(dir, "pawl")
-		readSources(t)
+		dbtest.ReadSources(t)
 		cmd := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w", "-o", built.path, "pawl")
 		if said, err := cmd.CombinedOutput(); err != nil {
 			os.RemoveAll(dir)
@@ -53,19 +51,6 @@ func build(t *testing.T) {
 			built.stepped = ""
 		}
 	})
-}
-
-// readSources looks at the folders of the module, as the go command notes: it would take the result of an earlier run
-// for the present one's otherwise, because the program is not a part of this test.
-func readSources(t *testing.T) {
-	t.Helper()
-	err := filepath.WalkDir("../..", func(path string, entry fs.DirEntry, err error) error {
-		if name := entry.Name(); err == nil && entry.IsDir() && path != "../.." && (strings.HasPrefix(name, ".") || name == "bin" || name == "bench") {
-			return fs.SkipDir
-		}
-		return err
-	})
-	assert.NoError(t, err)
 }
 
 // program is where build put it.

@@ -19,6 +19,7 @@ import (
 	"pawl/internal/pgembed"
 	"pawl/test/assert"
 	"pawl/test/clocks"
+	"pawl/test/dbtest"
 )
 
 const (
@@ -45,7 +46,7 @@ func launchProgram(t testing.TB, path string, env []string, args ...string) *pro
 	t.Helper()
 	p := &process{t: t, dir: t.TempDir()}
 	p.cmd = exec.Command(path, args...)
-	p.cmd.Env = append(neutral(os.Environ()), env...)
+	p.cmd.Env = append(dbtest.Neutral(), env...)
 	p.cmd.Dir = p.dir
 	out, errs := p.create("stdout"), p.create("stderr")
 	defer out.Close()
@@ -56,17 +57,6 @@ func launchProgram(t testing.TB, path string, env []string, args ...string) *pro
 	assert.NoError(t, err)
 	t.Cleanup(p.cleanup)
 	return p
-}
-
-// neutral leaves out what the program and its database driver would listen to.
-func neutral(environ []string) (kept []string) {
-	for _, entry := range environ {
-		name, _, _ := strings.Cut(entry, "=")
-		if name != "PORT" && name != "DATABASE_URL" && !strings.HasPrefix(name, "PAWL_") && !strings.HasPrefix(name, "PG") && !strings.HasPrefix(name, "OTEL_") {
-			kept = append(kept, entry)
-		}
-	}
-	return kept
 }
 
 func (p *process) create(name string) *os.File {

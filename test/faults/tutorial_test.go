@@ -84,7 +84,7 @@ func openShell(t *testing.T, page string) *newcomer {
 	keys, write, err := os.Pipe()
 	assert.NoError(t, err)
 	n.shell.Dir, n.shell.Stdin, n.shell.Stdout, n.shell.Stderr = dir, keys, out, out
-	n.shell.Env = append(neutral(os.Environ()), "HOME="+dir, "PAWL_DATA_DIR="+dir+"/data", "PAWL_PORT="+ports[0], "PAWL_URL=http://127.0.0.1:"+ports[0])
+	n.shell.Env = append(dbtest.Neutral(), "HOME="+dir, "PAWL_DATA_DIR="+dir+"/data", "PAWL_PORT="+ports[0], "PAWL_URL=http://127.0.0.1:"+ports[0])
 	n.shell.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	n.keys, n.lines = write, bufio.NewScanner(read)
 	assert.NoError(t, n.shell.Start())

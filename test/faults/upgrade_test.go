@@ -256,7 +256,7 @@ func (u *upgrade) run(step string, variables ...string) {
 	u.t.Helper()
 	cmd := exec.CommandContext(u.t.Context(), "sh", "-ec", blockOf(u.t, "upgrading.md", step, "sh"))
 	cmd.Dir = u.t.TempDir()
-	cmd.Env = append(append(neutral(os.Environ()), "PATH="+filepath.Dir(program())+":"+postgresPrograms(u.t)+":"+os.Getenv("PATH")), variables...)
+	cmd.Env = append(append(dbtest.Neutral(), "PATH="+filepath.Dir(program())+":"+postgresPrograms(u.t)+":"+os.Getenv("PATH")), variables...)
 	said, err := cmd.CombinedOutput()
 	assert.NoError(u.t, err, step, said)
 }
