@@ -27,8 +27,7 @@ func withProvider(t *testing.T) (b *bundle, path func() string) {
 	var last atomic.Value
 	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var call struct{ CallbackURL string }
-		err := json.NewDecoder(r.Body).Decode(&call)
-		assert.True(t, err == nil, err)
+		assert.ErrorIs(t, json.NewDecoder(r.Body).Decode(&call), nil)
 		if call.CallbackURL != "" {
 			last.Store(call.CallbackURL)
 			w.WriteHeader(http.StatusAccepted)

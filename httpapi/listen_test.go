@@ -30,8 +30,7 @@ func listen(t *testing.T, api http.Handler, arrive time.Duration) (address strin
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	t.Cleanup(func() {
-		err := server.Shutdown(context.WithoutCancel(t.Context()))
-		assert.True(t, err == nil, err)
+		assert.ErrorIs(t, server.Shutdown(context.WithoutCancel(t.Context())), nil)
 		assert.ErrorIs(t, <-served, http.ErrServerClosed)
 	})
 	return listener.Addr().String()

@@ -132,8 +132,7 @@ func start(t *testing.T, cfg Config) *Server {
 
 func stop(t *testing.T, s *Server) {
 	t.Helper()
-	err := s.Stop(context.WithoutCancel(t.Context()))
-	assert.True(t, err == nil, err)
+	assert.ErrorIs(t, s.Stop(context.WithoutCancel(t.Context())), nil)
 }
 
 func connect(t *testing.T, url string) *pgx.Conn {

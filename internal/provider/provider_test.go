@@ -476,8 +476,7 @@ func newSimulator(t *testing.T, config simulator.Config) *simulator.Simulator {
 	sim, err := simulator.Open(config)
 	assert.NoError(t, err)
 	t.Cleanup(func() {
-		err := sim.Close()
-		assert.True(t, err == nil, err)
+		assert.ErrorIs(t, sim.Close(), nil)
 	})
 	return sim
 }

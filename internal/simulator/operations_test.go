@@ -228,8 +228,7 @@ func TestUndo(t *testing.T) {
 			assert.Equal(p.t, p.get("/lookup?key=key"), `{"state":"in_progress"}`, "looked up")
 			p.answers(call{key: "undo", undo: "key", item: "hang"}, "200 voided")
 			p.stands("key", "voided 0")
-			err := p.Close()
-			assert.True(p.t, err == nil, err)
+			assert.ErrorIs(p.t, p.Close(), nil)
 			<-left
 		},
 	})
@@ -294,8 +293,7 @@ func TestUndoRaces(t *testing.T) {
 		for _, c := range []call{{key: key}, {key: key}, {key: "undo " + key, undo: key}} {
 			c.order = key
 			all.Go(func() {
-				_, err := p.send(c)
-				assert.True(t, err == nil, err)
+				assert.ErrorIs(t, assert.Err(p.send(c)), nil)
 			})
 		}
 	}
@@ -385,7 +383,6 @@ func play(t *testing.T, items []string, actors []actor) (faults []string) {
 	if !sim.Summary().OK() {
 		faults = append(faults, fmt.Sprintf("%+v", sim.Summary()))
 	}
-	err := sim.Close()
-	assert.True(t, err == nil, err)
+	assert.ErrorIs(t, sim.Close(), nil)
 	return faults
 }

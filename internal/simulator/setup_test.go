@@ -43,8 +43,7 @@ func start(t *testing.T, cfg simulator.Config) *provider {
 	// again by itself when one that was used before is closed under it.
 	transport := &http.Transport{DisableKeepAlives: true}
 	t.Cleanup(func() {
-		err := sim.Close()
-		assert.True(t, err == nil, err)
+		assert.ErrorIs(t, sim.Close(), nil)
 		server.Close()
 		transport.CloseIdleConnections()
 	})

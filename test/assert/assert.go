@@ -45,7 +45,7 @@ func NoError(t testing.TB, err error, of ...any) {
 	}
 }
 
-// ErrorIs fails the test unless the error is, or wraps, the one that is wanted.
+// ErrorIs fails the test unless the error is, or wraps, the one that is wanted; with nil, unless there is none.
 func ErrorIs(t testing.TB, err, want error, of ...any) {
 	t.Helper()
 	if !errors.Is(err, want) {

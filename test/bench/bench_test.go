@@ -43,8 +43,7 @@ func testDatabase(t *testing.T) *database {
 	d, err := newDatabase(t.Context(), shared, name)
 	assert.NoError(t, err)
 	t.Cleanup(func() {
-		err := d.drop(t.Context())
-		assert.True(t, err == nil, err)
+		assert.ErrorIs(t, d.drop(t.Context()), nil)
 	})
 	return d
 }
@@ -212,8 +211,7 @@ func TestRemoteBaselineDoesEachStepOnce(t *testing.T) {
 	provider.server, err = provider.target.start(t.Context(), "", t.TempDir())
 	assert.NoError(t, err)
 	t.Cleanup(func() {
-		err := provider.server.stop()
-		assert.True(t, err == nil, err)
+		assert.ErrorIs(t, provider.server.stop(), nil)
 	})
 	baseline := testTarget(t, "baseline")
 	baseline.env = []string{"PROVIDER=http://" + provider.server.address}

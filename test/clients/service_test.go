@@ -101,8 +101,7 @@ func (s *service) restart(t *testing.T) {
 	_ = s.command.Process.Kill()
 	_ = s.command.Wait()
 	s.starter.Go(func() {
-		err := s.start(address.Port())
-		assert.True(t, err == nil, "start the service again", err)
+		assert.ErrorIs(t, s.start(address.Port()), nil, "start the service again")
 	})
 }
 
@@ -118,8 +117,7 @@ func (s *service) stop(t *testing.T) {
 	}
 	_ = s.command.Process.Signal(syscall.SIGTERM)
 	_, _ = io.Copy(io.Discard, s.out)
-	err := s.command.Wait()
-	assert.True(t, err == nil, "the service ended with", err)
+	assert.ErrorIs(t, s.command.Wait(), nil, "the service ended with")
 }
 
 func write(t *testing.T, file string, text []byte) {

@@ -103,8 +103,7 @@ func (s *server) database(t testing.TB, template string) string {
 	name := newName("test")
 	assert.NoError(t, s.create(t.Context(), name, template))
 	t.Cleanup(func() {
-		err := s.drop(context.WithoutCancel(t.Context()), name)
-		assert.True(t, err == nil, "dbtest", err)
+		assert.ErrorIs(t, s.drop(context.WithoutCancel(t.Context()), name), nil, "dbtest")
 	})
 	return name
 }
@@ -117,8 +116,7 @@ func openPool(t testing.TB, databaseURL string) *pgxpool.Pool {
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	assert.NoError(t, err)
 	t.Cleanup(func() {
-		err := closePool(pool, releaseLimit)
-		assert.True(t, err == nil, "dbtest", err)
+		assert.ErrorIs(t, closePool(pool, releaseLimit), nil, "dbtest")
 	})
 	return pool
 }

@@ -49,8 +49,7 @@ func openOriginal(t *testing.T, settings ...string) *original {
 	t.Cleanup(func() {
 		server.CloseClientConnections()
 		server.Close()
-		err := o.provider.Close()
-		assert.True(t, err == nil, err)
+		assert.ErrorIs(t, o.provider.Close(), nil)
 	})
 	o.url = server.URL
 	o.policy = o.policyOf(map[string]string{"charge": refunds + "  retry: {initial: 200ms, cap: 200ms, maxRetries: 900, budget: 1h}\n  breaker: {failures: 1000000, open: 1ms}\n", "reserve": blind, "confirm": final})

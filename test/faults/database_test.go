@@ -49,8 +49,7 @@ func startPostgresFrom(t testing.TB, bin string, settings ...string) *postgres {
 	s.start()
 	t.Cleanup(func() {
 		s.signal(syscall.SIGCONT) // a stopped process hears nothing else
-		err := s.server.Stop(context.WithoutCancel(t.Context()))
-		assert.True(t, err == nil, err)
+		assert.ErrorIs(t, s.server.Stop(context.WithoutCancel(t.Context())), nil)
 	})
 	s.url = s.server.URL("postgres")
 	return s
@@ -80,8 +79,7 @@ func (s *postgres) ended() {
 	case <-time.After(endLimit):
 		s.t.Fatal("PostgreSQL does not end")
 	}
-	err := s.server.Stop(s.t.Context())
-	assert.True(s.t, err == nil, err)
+	assert.ErrorIs(s.t, s.server.Stop(s.t.Context()), nil)
 }
 
 // kill ends all processes of the server at once, as the loss of its machine does.

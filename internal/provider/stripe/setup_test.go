@@ -151,8 +151,7 @@ func newStripeProvider(t *testing.T) *stripeProvider {
 	f.Config.SetKeepAlivesEnabled(false) // on a kept connection net/http sends again what was cut
 	f.Start()
 	t.Cleanup(func() {
-		err := f.sim.Close()
-		assert.True(t, err == nil, err)
+		assert.ErrorIs(t, f.sim.Close(), nil)
 		f.Close()
 	})
 	return f

@@ -87,8 +87,7 @@ func startStripeMock(t *testing.T) *url.URL {
 	}
 	assert.NoError(t, err)
 	t.Cleanup(func() {
-		err := mock.Process.Kill()
-		assert.True(t, err == nil, err)
+		assert.ErrorIs(t, mock.Process.Kill(), nil)
 		_ = mock.Wait() // says that it was killed
 	})
 	lines := bufio.NewScanner(out)
