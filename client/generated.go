@@ -615,6 +615,7 @@ const (
 const (
 	ListDeliveriesParamsStateDelivered ListDeliveriesParamsState = "delivered"
 	ListDeliveriesParamsStateExhausted ListDeliveriesParamsState = "exhausted"
+	ListDeliveriesParamsStateFailing   ListDeliveriesParamsState = "failing"
 	ListDeliveriesParamsStatePending   ListDeliveriesParamsState = "pending"
 	ListDeliveriesParamsStateSkipped   ListDeliveriesParamsState = "skipped"
 )
@@ -1706,7 +1707,7 @@ type Incident struct {
 	// Since When it began; with attention and approval, when the oldest order was created; with operations_waiting, when the oldest was requested; with replica_lost, when it reported last; with books_wrong and books_differ, when that was found last.
 	Since time.Time `json:"since,omitempty,omitzero"`
 
-	// Step With provider_failing.
+	// Step With provider_failing; with attention, at which the orders are held.
 	Step IncidentStep `json:"step,omitempty,omitzero"`
 
 	// Totals These orders, by currency.
@@ -1727,7 +1728,7 @@ type IncidentKind string
 // IncidentOperation With operations_waiting: the kind of them.
 type IncidentOperation string
 
-// IncidentStep With provider_failing.
+// IncidentStep With provider_failing; with attention, at which the orders are held.
 type IncidentStep string
 
 // Item defines model for Item.
@@ -1993,6 +1994,11 @@ type Order struct {
 	// ApprovalOnTimeout What happens at approvalUntil if nobody decides before. Absent unless the order waits for approval, and in problems.
 	ApprovalOnTimeout OrderApprovalOnTimeout `json:"approvalOnTimeout,omitempty,omitzero"`
 
+	// ApprovalRule The conditions of the rule of the policy for which the order waits for approval, in words.
+	//
+	// Examples: amount over 500 USD
+	ApprovalRule string `json:"approvalRule,omitempty,omitzero"`
+
 	// ApprovalUntil When the approval times out and the policy decides. Absent if it does not.
 	ApprovalUntil time.Time `json:"approvalUntil,omitempty,omitzero"`
 
@@ -2160,6 +2166,9 @@ type Overview struct {
 
 	// ChargeOperations Open refunds, captures and voids.
 	ChargeOperations int64 `json:"chargeOperations"`
+
+	// Disputed Their amounts, by currency.
+	Disputed []CurrencyTotal `json:"disputed,omitempty,omitzero"`
 
 	// Disputes Disputes that were neither won nor lost.
 	Disputes int64 `json:"disputes"`
@@ -4080,7 +4089,7 @@ type ChangeWebhookEndpointParams struct {
 
 // ListDeliveriesParams defines parameters for ListDeliveries.
 type ListDeliveriesParams struct {
-	// State Only deliveries in this state.
+	// State Only deliveries in this state. failing: pending, after at least one attempt.
 	State ListDeliveriesParamsState `form:"state,omitempty" json:"state,omitempty,omitzero"`
 
 	// OrderID Only deliveries about this order.
@@ -4333,7 +4342,7 @@ func (c *Client) ResumeOrder(ctx context.Context, orderID string, body VerbBody,
 
 func (p RetryOrderParams) apply(e *exchange) { e.params = p }
 
-// RetryOrder is POST /api/orders/{orderId}/retry: Retry a held or failed order. It takes RetryOrderParams.
+// RetryOrder is POST /api/orders/{orderId}/retry: Retry a held or failed order, or open refunds. It takes RetryOrderParams.
 func (c *Client) RetryOrder(ctx context.Context, orderID string, body RetryBody, options ...CallOption) (*Order, error) {
 	return call[Order](ctx, c, request{http.MethodPost, fmt.Sprintf("/api/orders/%s/retry", url.PathEscape(orderID)), RetryOrderParams{}, body}, options)
 }

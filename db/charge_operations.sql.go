@@ -714,6 +714,32 @@ func (q *Queries) ChargeOperationsClaim(ctx context.Context, arg ChargeOperation
 	return items, nil
 }
 
+const chargeOperationsHasten = `-- name: ChargeOperationsHasten :exec
+WITH failed AS MATERIALIZED (
+  SELECT f.order_no, f.generation, f.number FROM pawl.charge_operations AS f
+  WHERE f.due_at > now() + make_interval(secs => $1::float8) AND f.calling IS NULL
+    AND f.state IN ('pending', 'in_doubt') AND f.code <> 'outcome_unknown'
+    AND (SELECT concat_ws(' ', o.policy, o.route) FROM pawl.orders AS o WHERE o.order_no = f.order_no) = ANY($2::text[])
+  ORDER BY f.due_at LIMIT $3 FOR UPDATE OF f SKIP LOCKED
+)
+UPDATE pawl.charge_operations AS f SET due_at = now() + random() * make_interval(secs => $1::float8)
+FROM failed AS d WHERE f.order_no = d.order_no AND f.generation = d.generation AND f.number = d.number
+`
+
+type ChargeOperationsHastenParams struct {
+	Seconds float64
+	Places  []string
+	Most    int32
+}
+
+// Spreads operations that failed over the next seconds, because their provider works again: not all at once, and none
+// twice, since those that are due sooner stay as they are. What a person must settle is not called. A place is a policy
+// and its route; the orders are looked up one by one, because the planner may else read all of them.
+func (q *Queries) ChargeOperationsHasten(ctx context.Context, arg ChargeOperationsHastenParams) error {
+	_, err := q.db.Exec(ctx, chargeOperationsHasten, arg.Seconds, arg.Places, arg.Most)
+	return err
+}
+
 const chargeOperationsWaiting = `-- name: ChargeOperationsWaiting :many
 SELECT w.kind::text AS kind, w.unknown, w.currency::text AS currency, count(*) AS operations, sum(w.amount)::text AS amount,
   min(w.created_at)::timestamptz AS since, min(w.due_at)::timestamptz AS next, (mode() WITHIN GROUP (ORDER BY w.code))::text AS code

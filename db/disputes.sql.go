@@ -162,18 +162,38 @@ func (q *Queries) DisputeRecord(ctx context.Context, arg DisputeRecordParams) ([
 	return items, nil
 }
 
-const disputesOpen = `-- name: DisputesOpen :one
-SELECT count(*) AS disputes FROM (
-  SELECT 1 FROM pawl.disputes AS d WHERE d.state = 'opened' AND NOT EXISTS (
+const disputesOpen = `-- name: DisputesOpen :many
+SELECT open.currency, count(*) AS disputes, sum(open.amount)::text AS amount FROM (
+  SELECT d.currency, d.amount FROM pawl.disputes AS d WHERE d.state = 'opened' AND NOT EXISTS (
     SELECT 1 FROM pawl.disputes AS e WHERE e.order_no = d.order_no AND e.reference = d.reference AND e.state IN ('won', 'lost')) LIMIT $1) AS open
+GROUP BY open.currency ORDER BY open.currency
 `
 
-// Counts the disputes that were neither won nor lost, up to a number.
-func (q *Queries) DisputesOpen(ctx context.Context, most int32) (int64, error) {
-	row := q.db.QueryRow(ctx, disputesOpen, most)
-	var disputes int64
-	err := row.Scan(&disputes)
-	return disputes, err
+type DisputesOpenRow struct {
+	Currency string
+	Disputes int64
+	Amount   string
+}
+
+// Counts the disputes that were neither won nor lost, up to a number, and adds them up, by currency.
+func (q *Queries) DisputesOpen(ctx context.Context, most int32) ([]DisputesOpenRow, error) {
+	rows, err := q.db.Query(ctx, disputesOpen, most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []DisputesOpenRow
+	for rows.Next() {
+		var i DisputesOpenRow
+		if err := rows.Scan(&i.Currency, &i.Disputes, &i.Amount); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const ordersOfCharge = `-- name: OrdersOfCharge :many

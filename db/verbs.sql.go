@@ -394,6 +394,10 @@ WITH asked AS (
       WHEN 'due' THEN now() WHEN 'same' THEN o.due_at END
   WHERE o.order_no = $12 AND o.seq = $13 AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   RETURNING o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charge_operations, o.lines, o.disputes, o.route
+), hastened AS ( -- the retry of a completed order
+  UPDATE pawl.charge_operations AS f SET due_at = now() FROM asked AS a
+  WHERE f.order_no = a.order_no AND a.status = 'completed' AND $14::text = 'retry'
+    AND f.due_at > now() AND f.calling IS NOT TRUE AND f.state IN ('pending', 'in_doubt') AND f.code <> 'outcome_unknown'
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, on_behalf_of, reason, request_id, fingerprint)
   SELECT a.order_no, a.seq, a.status, a.status, a.fence, $14::text,

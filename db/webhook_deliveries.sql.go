@@ -19,8 +19,8 @@ WITH page AS MATERIALIZED (
    ORDER BY d.delivery_no DESC LIMIT $5)
   UNION ALL
   (SELECT d.delivery_no FROM pawl.webhook_deliveries AS d
-   WHERE $2::text = '' AND $3::text = 'pending' AND d.endpoint_no = $1 AND d.delivery_no < $4
-     AND d.finished_at IS NULL AND d.state = 'pending'
+   WHERE $2::text = '' AND $3::text IN ('pending', 'failing') AND d.endpoint_no = $1 AND d.delivery_no < $4
+     AND d.finished_at IS NULL AND d.state = 'pending' AND d.attempts >= ($3::text = 'failing')::integer
    ORDER BY d.delivery_no DESC LIMIT $5)
   UNION ALL
   (SELECT d.delivery_no FROM pawl.webhook_deliveries AS d
@@ -33,7 +33,7 @@ WITH page AS MATERIALIZED (
   UNION ALL
   (SELECT d.delivery_no FROM pawl.webhook_deliveries AS d
    WHERE $2::text <> '' AND d.endpoint_no = $1 AND d.subject = $2::text AND d.delivery_no < $4
-     AND CASE WHEN $3::text IN ('', d.state) THEN true END
+     AND CASE WHEN $3::text IN ('', d.state) OR $3::text = 'failing' AND d.state = 'pending' AND d.attempts > 0 THEN true END
    ORDER BY d.delivery_no DESC LIMIT $5)
 )
 SELECT d.endpoint_no, d.delivery_no, d.event_id, d.type, d.subject, d.state, d.attempts, d.created_at, d.due_at, d.attempted_at, d.finished_at,

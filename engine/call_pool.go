@@ -93,6 +93,7 @@ func (e *remote) callPool(version int32, p *policy.Policy, of fsm.Step, route st
 				pool.outage.begin(e.now())
 			} else if to == gobreaker.StateClosed {
 				pool.outage.end(e.now())
+				e.wg.Go(func() { e.hasten(pool) })
 			}
 		},
 		IsExcluded:  func(err error) bool { return errors.Is(err, errUncalled) },

@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/govalues/decimal"
@@ -236,9 +238,13 @@ func (e *Engine) onChargeEvent(ctx context.Context, o *orders.Order, hint stripe
 	return orders.Unavailable("heed an event of a charge", err)
 }
 
+// hastenMost bounds how many operations are tried early; their success hastens others.
+const hastenMost = 10_000
+
 // operationCall is a call for a claimed charge operation: the operation itself or a look-up.
 type operationCall struct {
 	row       db.ChargeOperationsClaimRow
+	pool      *callPool // of its charge
 	how       *policy.Step
 	exec      provider.Executor
 	operation provider.Operation
@@ -280,6 +286,24 @@ func (e *remote) makeOperation(c *operationCall) {
 	if err != nil {
 		e.log.Warn("keep what came of a charge operation", "order_id", c.row.Order.OrderID, "charge_operation", c.row.Number, "error", err)
 	}
+	if _, done := c.result.(provider.Done); done && c.row.Code != "" {
+		e.hasten(c.pool)
+	}
+}
+
+// hasten has the operations of a provider that works again tried within the longest pause between retries of orders.
+func (e *remote) hasten(pool *callPool) {
+	q := db.ChargeOperationsHastenParams{Seconds: pool.cfg.Retry.Cap.Seconds(), Most: hastenMost}
+	for version, p := range e.policies.now.Load().byVersion {
+		for _, place := range p.Places() {
+			if step := p.Step(place.Step, place.Route); place.Step == fsm.Charge && step.Executor.Remote() && step.Host() == pool.cfg.Host() {
+				q.Places = append(q.Places, strings.TrimSpace(fmt.Sprint(version)+" "+place.Route))
+			}
+		}
+	}
+	if err := e.query.ChargeOperationsHasten(e.ctx, q); err != nil {
+		e.log.Warn("hasten charge operations", "error", err)
+	}
 }
 
 // callProvider makes the call at the provider of the charge, unless its key may be forgotten.
@@ -293,7 +317,7 @@ func (e *remote) callProvider(c *operationCall) provider.Result {
 	if pool.exec == nil {
 		return provider.Retry{Code: "policy_unusable", Detail: pool.unusable.Error()}
 	}
-	c.how, c.exec, c.operation = pool.cfg, pool.exec, provider.Operation(c.row.Kind)
+	c.pool, c.how, c.exec, c.operation = pool, pool.cfg, pool.exec, provider.Operation(c.row.Kind)
 	_, looks := c.exec.(provider.Looker)
 	if c.asks() || looks && (c.row.State != orders.OperationPending || c.keyOld(c.asked)) {
 		c.operation = lookup

@@ -373,6 +373,27 @@ func TestRefundIsSettledByAPerson(t *testing.T) {
 	}
 }
 
+// A refund that failed is tried at once if a person says so, and soon after its provider has done anything else.
+func TestRefundsAfterAnOutage(t *testing.T) {
+	t.Parallel()
+	s := openShop(t, 1, quick)
+	s.sold(t, "charge: {executor: simulator, url: SIM, retry: {initial: 5ms, cap: 10ms}, breaker: {failures: 1, open: 50ms}}")
+	s.faults(t, "error:500", "not-done@charge/refund")
+	s.refundAsync(t)
+	retry := engine.Request{Verb: orders.Retry, OrderID: "o", RequestID: "hurry"}
+	for tries := range 2 {
+		comes(int64(tries+1), `SELECT count(*) FROM step_calls WHERE charge_operation = 1 AND outcome = 'retry'`)(t, s)
+		s.exec(t, `UPDATE charge_operations SET due_at = now() + interval '10 minutes'`)
+		s.do(t, retry) // the second time it comes again
+	}
+	s.bundle.refused(t, engine.Request{Verb: orders.Retry, OrderID: "o", ActivePolicy: true}, orders.RefusedPolicySwitch)
+	s.admit(t, request("other"))
+	s.until(t, "other", "retry")
+	s.faults(t)
+	s.untilRefunds(t, "1 done")
+	s.bundle.refused(t, engine.Request{Verb: orders.Retry, OrderID: "o"}, orders.RefusedState)
+}
+
 // refundOfAll asks for all that is left of an order, and waits for nothing.
 var refundOfAll = engine.Request{Verb: orders.Refund, OrderID: "o", RequestID: "a", Async: true, ChargeOperation: &engine.ChargeOperation{}}
 

@@ -73,17 +73,18 @@ func (e *core) wantsAnother(o *orders.Order, q *Request) (bool, error) {
 	return rule != nil && rule.ByAnother, nil
 }
 
-// ApprovalOnTimeout returns what happens to an order when its wait for approval times out: policy.ApprovalCancel or
-// policy.ApprovalApprove. Empty: it does not wait, or this process does not know its policy.
-func (e *Engine) ApprovalOnTimeout(o *orders.Order) string {
-	if !orders.HeldFor(o, fsm.HoldApproval) {
-		return ""
-	}
+// Approval returns the conditions of the rule for which an order waits, in words, and what happens when its wait times
+// out: policy.ApprovalCancel or policy.ApprovalApprove. Empty: it does not wait, or this process does not know its policy.
+func (e *Engine) Approval(o *orders.Order) (rule, timeout string) {
 	p, known := e.policies.byVersion(o.Policy)
-	if !known {
-		return ""
+	if !known || !orders.HeldFor(o, fsm.HoldApproval) {
+		return "", ""
 	}
-	return onTimeout(approvalOf(p, o))
+	r := approvalOf(p, o)
+	if r != nil {
+		rule = r.String()
+	}
+	return rule, onTimeout(r)
 }
 
 // onTimeout is what a rule says, or, if the rule is gone, policy.ApprovalCancel.

@@ -74,10 +74,19 @@ func (e *Engine) endReport() {
 // are by the database's clock.
 type outage struct {
 	mu           sync.Mutex
-	since, until time.Time // zero: there was none; it goes on
+	before       []orders.Outage // that ended before it began
+	since, until time.Time       // zero: there was none; it goes on
 	waited       map[int64]struct{}
 	last         string         // the code of the last failed call, also before the outage
 	codes        map[string]int // of its failed calls
+}
+
+// outagesBefore is how many earlier outages of a pool are kept.
+const outagesBefore = 3
+
+// over is the outage once it has ended.
+func (o *outage) over() orders.Outage {
+	return orders.Outage{Failure: o.cause(), Since: o.since, Until: o.until, Orders: slices.Sorted(maps.Keys(o.waited))}
 }
 
 func (o *outage) begin(at time.Time) {
@@ -87,6 +96,10 @@ func (o *outage) begin(at time.Time) {
 	case ended && at.Sub(o.until) < flapping:
 		o.until = time.Time{}
 	case ended || o.since.IsZero():
+		if ended {
+			o.before = append(o.before, o.over())
+			o.before = o.before[max(len(o.before)-outagesBefore, 0):]
+		}
 		o.since, o.until, o.waited, o.codes = at, time.Time{}, map[int64]struct{}{}, map[string]int{o.last: 1}
 	}
 }
@@ -152,11 +165,16 @@ func (all *callPools) outages(now time.Time) []orders.Outage {
 	for _, p := range all.byStep {
 		o := &p.outage
 		o.mu.Lock()
-		if !o.until.IsZero() && now.Sub(o.until) < endedFor {
-			ended = append(ended, orders.Outage{Step: p.step, Route: p.route, Host: p.cfg.Host(), Failure: o.cause(),
-				Since: o.since, Until: o.until, Orders: slices.Sorted(maps.Keys(o.waited))})
+		of := slices.Clone(o.before)
+		if !o.until.IsZero() {
+			of = append(of, o.over())
 		}
 		o.mu.Unlock()
+		for _, one := range of {
+			if one.Step, one.Route, one.Host = p.step, p.route, p.cfg.Host(); now.Sub(one.Until) < endedFor {
+				ended = append(ended, one)
+			}
+		}
 	}
 	return ended
 }

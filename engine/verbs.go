@@ -252,6 +252,9 @@ func (e *Engine) judge(ctx context.Context, o *orders.Order, q *Request) (*chang
 		return e.joins(o, q)
 	}
 	c := changeOf(o, q)
+	if q.ActivePolicy && q.Verb == orders.Retry && o.Status == fsm.Completed { // its provider is that of the charge
+		return nil, &orders.NotApplicable{Verb: q.Verb, Code: orders.RefusedPolicySwitch, Order: *o}
+	}
 	if q.ActivePolicy && q.Verb == orders.Retry {
 		if err := e.switchPolicy(ctx, o, c); err != nil {
 			return nil, err
@@ -407,9 +410,11 @@ func changeOf(row *orders.Order, q *Request) *change {
 			c.resume()
 		}
 	case orders.Retry:
-		c.unpause()
-		c.renews = true
-		c.resume()
+		if row.Status != fsm.Completed { // else OrderVerb has its charge operations tried
+			c.unpause()
+			c.renews = true
+			c.resume()
+		}
 	case orders.Approve:
 		c.unpause()
 		c.approves = true
@@ -450,7 +455,7 @@ func (e *Engine) write(ctx context.Context, o *orders.Order, q *Request, c *chan
 	if hold := written[0].Hold; hold != nil && or(o.Hold) != *hold {
 		e.metrics.countHeld(*hold, 1)
 	}
-	if q.aboutCharge() {
+	if written[0].Status == fsm.Completed {
 		e.chargeOperations.nudge()
 	} else if q.Dispute == nil && written[0].Hold == nil {
 		e.goOn(q.HTTPRequestID, written)

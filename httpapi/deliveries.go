@@ -21,7 +21,7 @@ var listDeliveriesOperation = failing(huma.Operation{
 
 type listDeliveriesRequest struct {
 	EndpointID string `path:"endpointId" doc:"The id of the endpoint."`
-	State      string `query:"state" enum:"pending,delivered,exhausted,skipped" doc:"Only deliveries in this state."`
+	State      string `query:"state" enum:"pending,failing,delivered,exhausted,skipped" doc:"Only deliveries in this state. failing: pending, after at least one attempt."`
 	OrderID    string `query:"orderId" doc:"Only deliveries about this order."`
 	Item       string `query:"item" doc:"Only deliveries about the stock of this item. Cannot be combined with orderId."`
 	Limit      int32  `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"Maximum number of deliveries."`

@@ -58,6 +58,7 @@ type OrderTerms struct {
 	ReservedUntil *time.Time `json:"reservedUntil,omitempty" doc:"When the reservation expires if the order is not confirmed."`
 	ApprovalUntil *time.Time `json:"approvalUntil,omitempty" doc:"When the approval times out and the policy decides. Absent if it does not."`
 	OnTimeout     string     `json:"approvalOnTimeout,omitempty" enum:"cancel,approve" doc:"What happens at approvalUntil if nobody decides before. Absent unless the order waits for approval, and in problems."`
+	ApprovalRule  string     `json:"approvalRule,omitempty" doc:"The conditions of the rule of the policy for which the order waits for approval, in words." example:"amount over 500 USD"`
 	Calls         int32      `json:"calls,omitempty" minimum:"1" doc:"Number of calls made to providers."`
 	InDoubt       bool       `json:"inDoubt,omitempty" doc:"A call was made, and its outcome is not known yet."`
 	Action        object     `json:"action,omitempty" doc:"What the customer must do, as the provider described it."`

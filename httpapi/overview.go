@@ -36,6 +36,7 @@ type overview struct {
 	Authorizations               int64            `json:"authorizations" doc:"Authorizations that are about to end, or should have ended, and of which something is neither captured nor voided."`
 	OldestChargeOperationSeconds float64          `json:"oldestChargeOperationSeconds" doc:"Age of the oldest open refund, capture or void that its provider has not accepted; 0 if there is none."`
 	Disputes                     int64            `json:"disputes" doc:"Disputes that were neither won nor lost."`
+	Disputed                     []currencyTotal  `json:"disputed,omitempty" nullable:"false" doc:"Their amounts, by currency."`
 	Books                        *booksVerdict    `json:"books,omitempty" doc:"What the newest verification of the books found. Absent if there is no report."`
 	Replica                      string           `json:"replica" doc:"Name of the replica that answers." example:"shop-1:4711"`
 	Replicas                     []replica        `json:"replicas" nullable:"false" doc:"The replicas connected to the database."`
@@ -112,7 +113,7 @@ func (s *server) getOverview(ctx context.Context, _ *struct{}) (overview, error)
 func overviewOf(v *orders.Overview) overview {
 	out := overview{
 		At: v.At, Replica: pg.ReplicaName(), OrdersPerSecond: v.OrdersPerSecond,
-		OverdueSeconds: v.Overdue.Seconds(), LateUndos: v.LateUndos, Authorizations: v.Authorizations, Disputes: v.Disputes,
+		OverdueSeconds: v.Overdue.Seconds(), LateUndos: v.LateUndos, Authorizations: v.Authorizations,
 		ChargeOperations: v.ChargeOperations, OldestChargeOperationSeconds: v.OldestChargeOperation.Seconds(),
 		Outages: each(v.Ended, func(o *orders.Outage) endedOutage {
 			return endedOutage{o.Steps, o.Host, o.Failure, o.Since.UTC(), o.Until.UTC(), o.Waited, o.Waited >= orders.CountsMost, o.Completed, o.Held, o.Stopped}
@@ -122,6 +123,9 @@ func overviewOf(v *orders.Overview) overview {
 		Steps: each(v.Steps, func(p *orders.ProviderStep) providerStep {
 			return providerStep{p.Policy, string(p.Step), p.Route, p.Breaker, p.InFlight, p.Queued, utc(p.FailingSince), p.Host, p.Failure}
 		}),
+	}
+	for _, d := range v.Disputes {
+		out.Disputes, out.Disputed = out.Disputes+d.Disputes, append(out.Disputed, currencyTotal{Currency: d.Currency, Orders: int(d.Disputes), Amount: d.Amount})
 	}
 	for _, hold := range fsm.Holds() {
 		held := v.Held[hold]

@@ -219,8 +219,10 @@ func (s *server) answerOf(o *orders.Order, ignored []string) *order {
 // orderOf is the order as the API shows it, with what its policy says.
 func (s *server) orderOf(o *orders.Order) order {
 	wire := orderOf(o)
-	if wire.OrderTerms != nil && wire.ApprovalUntil != nil {
-		wire.OnTimeout = s.engine.ApprovalOnTimeout(o)
+	if wire.OrderTerms != nil && orders.HeldFor(o, fsm.HoldApproval) {
+		if wire.ApprovalRule, wire.OnTimeout = s.engine.Approval(o); wire.ApprovalUntil == nil {
+			wire.OnTimeout = ""
+		}
 	}
 	return wire
 }

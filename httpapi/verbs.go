@@ -48,8 +48,9 @@ var (
 	cancelOperation = verbOperation(orders.Cancel, "Cancel an order",
 		"Stops the order: the result of the current step is recorded, then everything done is undone, and the order ends canceled. "+
 			"If it is already being canceled, the request waits for that. A confirmation that may have been performed cannot be stopped.")
-	retryOperation = verbOperation(orders.Retry, "Retry a held or failed order",
+	retryOperation = verbOperation(orders.Retry, "Retry a held or failed order, or open refunds",
 		"Retries the step of a held order at once, with all its attempts available again. If the order waits for a callback, the provider is asked at once. "+
+			"Refunds, captures and voids of a completed order whose last try failed are tried at once. "+
 			"A failed order that is fully undone starts again as its next generation, with another payment method if one is given. "+
 			"If it was retried before, the request must say which retry is meant: by the generation that failed, by If-Match or by a requestId.")
 	pauseOperation = verbOperation(orders.Pause, "Pause an order",

@@ -55,6 +55,20 @@ SELECT c.number, c.kind::text AS kind, c.claims, c.state::text AS state, c.amoun
   coalesce(c.reference, '')::text AS reference, coalesce(c.code, '')::text AS code, coalesce(c.request_id, '')::text AS request_id, sqlc.embed(o)
 FROM claimed AS c JOIN pawl.full_orders AS o ON o.order_no = c.order_no;
 
+-- name: ChargeOperationsHasten :exec
+-- Spreads operations that failed over the next seconds, because their provider works again: not all at once, and none
+-- twice, since those that are due sooner stay as they are. What a person must settle is not called. A place is a policy
+-- and its route; the orders are looked up one by one, because the planner may else read all of them.
+WITH failed AS MATERIALIZED (
+  SELECT f.order_no, f.generation, f.number FROM pawl.charge_operations AS f
+  WHERE f.due_at > now() + make_interval(secs => @seconds::float8) AND f.calling IS NULL
+    AND f.state IN ('pending', 'in_doubt') AND f.code <> 'outcome_unknown'
+    AND (SELECT concat_ws(' ', o.policy, o.route) FROM pawl.orders AS o WHERE o.order_no = f.order_no) = ANY(@places::text[])
+  ORDER BY f.due_at LIMIT @most FOR UPDATE OF f SKIP LOCKED
+)
+UPDATE pawl.charge_operations AS f SET due_at = now() + random() * make_interval(secs => @seconds::float8)
+FROM failed AS d WHERE f.order_no = d.order_no AND f.generation = d.generation AND f.number = d.number;
+
 -- name: ChargeOperationsWaiting :many
 -- Counts open operations that three calls or more have not done, by kind and currency, with the most frequent code and the next try.
 -- unknown: they are not called again, because their outcome is unknown and the provider may have forgotten the key.

@@ -32,8 +32,9 @@ SELECT (EXISTS (SELECT FROM pawl.orders AS o
   OR EXISTS (SELECT FROM pawl.orders AS o
     WHERE o.hold IS NOT NULL AND o.status = 'charging' AND o.policy IS NOT NULL AND o.created_at < @before::timestamptz))::boolean;
 
--- name: DisputesOpen :one
--- Counts the disputes that were neither won nor lost, up to a number.
-SELECT count(*) AS disputes FROM (
-  SELECT 1 FROM pawl.disputes AS d WHERE d.state = 'opened' AND NOT EXISTS (
-    SELECT 1 FROM pawl.disputes AS e WHERE e.order_no = d.order_no AND e.reference = d.reference AND e.state IN ('won', 'lost')) LIMIT @most) AS open;
+-- name: DisputesOpen :many
+-- Counts the disputes that were neither won nor lost, up to a number, and adds them up, by currency.
+SELECT open.currency, count(*) AS disputes, sum(open.amount)::text AS amount FROM (
+  SELECT d.currency, d.amount FROM pawl.disputes AS d WHERE d.state = 'opened' AND NOT EXISTS (
+    SELECT 1 FROM pawl.disputes AS e WHERE e.order_no = d.order_no AND e.reference = d.reference AND e.state IN ('won', 'lost')) LIMIT @most) AS open
+GROUP BY open.currency ORDER BY open.currency;

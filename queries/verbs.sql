@@ -22,6 +22,10 @@ WITH asked AS (
       WHEN 'due' THEN now() WHEN 'same' THEN o.due_at END
   WHERE o.order_no = @order_no AND o.seq = @seq AND (SELECT set_config('lock_timeout', '500ms', true)) <> ''
   RETURNING o.*
+), hastened AS ( -- the retry of a completed order
+  UPDATE pawl.charge_operations AS f SET due_at = now() FROM asked AS a
+  WHERE f.order_no = a.order_no AND a.status = 'completed' AND @verb::text = 'retry'
+    AND f.due_at > now() AND f.calling IS NOT TRUE AND f.state IN ('pending', 'in_doubt') AND f.code <> 'outcome_unknown'
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, on_behalf_of, reason, request_id, fingerprint)
   SELECT a.order_no, a.seq, a.status, a.status, a.fence, @verb::text,

@@ -11,8 +11,8 @@ WITH page AS MATERIALIZED (
    ORDER BY d.delivery_no DESC LIMIT @most)
   UNION ALL
   (SELECT d.delivery_no FROM pawl.webhook_deliveries AS d
-   WHERE @subject::text = '' AND @state::text = 'pending' AND d.endpoint_no = @endpoint_no AND d.delivery_no < @before
-     AND d.finished_at IS NULL AND d.state = 'pending'
+   WHERE @subject::text = '' AND @state::text IN ('pending', 'failing') AND d.endpoint_no = @endpoint_no AND d.delivery_no < @before
+     AND d.finished_at IS NULL AND d.state = 'pending' AND d.attempts >= (@state::text = 'failing')::integer
    ORDER BY d.delivery_no DESC LIMIT @most)
   UNION ALL
   (SELECT d.delivery_no FROM pawl.webhook_deliveries AS d
@@ -25,7 +25,7 @@ WITH page AS MATERIALIZED (
   UNION ALL
   (SELECT d.delivery_no FROM pawl.webhook_deliveries AS d
    WHERE @subject::text <> '' AND d.endpoint_no = @endpoint_no AND d.subject = @subject::text AND d.delivery_no < @before
-     AND CASE WHEN @state::text IN ('', d.state) THEN true END
+     AND CASE WHEN @state::text IN ('', d.state) OR @state::text = 'failing' AND d.state = 'pending' AND d.attempts > 0 THEN true END
    ORDER BY d.delivery_no DESC LIMIT @most)
 )
 SELECT d.endpoint_no, d.delivery_no, d.event_id, d.type, d.subject, d.state, d.attempts, d.created_at, d.due_at, d.attempted_at, d.finished_at,

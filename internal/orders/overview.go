@@ -83,7 +83,7 @@ type Overview struct {
 	Oldest   *OldestOrder  // that has not ended; nil: none, or one that a crash may take back
 	Replicas []Replica     // by name
 	Lost     []LostReplica // that were connected within some minutes, did not end in order, and were not replaced
-	Disputes int64         // that are neither won nor lost, up to CountsMost
+	Disputes []Disputed    // that are neither won nor lost, up to CountsMost
 
 	Operations []WaitingOperations
 	Groups     []HeldGroup // of the oldest orders of each hold; the one with the oldest order first
@@ -106,6 +106,9 @@ type HeldGroup struct {
 	Oldest          time.Time
 	TriedSince      time.Time // when the first of them with an answer that counts as a retry was tried first; zero: none has one
 }
+
+// Disputed are the open disputes in a currency.
+type Disputed = db.DisputesOpenRow
 
 // WaitingOperations counts charge operations of a kind that several calls have not done.
 type WaitingOperations = db.ChargeOperationsWaitingRow
@@ -138,7 +141,8 @@ type Outage struct {
 	Until   time.Time `json:"until"`
 	Orders  []int64   `json:"orders"` // that waited; CountsMost or more: there may be others
 
-	Steps []string `json:"-"` // with the route
+	Steps    []string `json:"-"` // with the route
+	failures []string // at each of them
 
 	// What became of them; the rest goes on. Held: for a person. Stopped: failed or canceled.
 	Waited, Completed, Held, Stopped int64 `json:"-"`
@@ -311,18 +315,13 @@ func addStep(sum []ProviderStep, step ProviderStep) []ProviderStep {
 
 // addOutage adds what a replica saw of an outage. Its orders may have waited at several replicas.
 func addOutage(all []Outage, one *Outage) []Outage {
-	i := slices.IndexFunc(all, func(o Outage) bool { return o.isOf(one.Step, one.Route) })
+	i := slices.IndexFunc(all, func(o Outage) bool {
+		return o.isOf(one.Step, one.Route) && !one.Until.Before(o.Since) && !o.Until.Before(one.Since)
+	})
 	if i < 0 {
 		return append(all, *one)
 	}
-	o := &all[i]
-	if one.Until.Before(o.Since) || o.Until.Before(one.Since) { // another one: the later is shown
-		if o.Until.Before(one.Until) {
-			*o = *one
-		}
-		return all
-	}
-	o.join(one)
+	all[i].join(one)
 	return all
 }
 
@@ -345,11 +344,19 @@ func ofHosts(ended []Outage) (joined []Outage) {
 		if at < 0 {
 			at, joined = len(joined), append(joined, one)
 		}
-		joined[at].Steps = append(joined[at].Steps, strings.TrimSpace(string(one.Step)+" "+one.Route))
-		joined[at].join(&one)
+		o := &joined[at]
+		o.join(&one)
+		step := strings.TrimSpace(string(one.Step) + " " + one.Route)
+		o.Steps, o.failures = append(o.Steps, step), append(o.failures, step+": "+one.Failure)
+		if one.Failure != o.Failure {
+			o.Failure = strings.Join(o.failures, "; ")
+		}
 	}
 	return joined
 }
+
+// flapping is the time within which an outage goes on if it begins again.
+const flapping = time.Minute
 
 // settleOutages leaves either that a step fails, or that it works again, whatever happened last at any replica: the
 // breaker of one that has no orders stays half-open.
@@ -360,7 +367,7 @@ func (v *Overview) settleOutages() {
 			switch failing := s.FailingSince != nil && o.isOf(s.Step, s.Route); {
 			case failing && s.FailedAt != nil && s.FailedAt.Before(o.Until):
 				s.FailingSince, s.FailedAt, s.Failure = nil, nil, ""
-			case failing:
+			case failing && o.Until.Add(flapping).After(*s.FailingSince): // else it is an earlier one
 				return true
 			}
 		}

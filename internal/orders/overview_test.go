@@ -112,8 +112,10 @@ func TestAddOutage(t *testing.T) {
 	for _, o := range all {
 		text += fmt.Sprintln(o.Step, o.Since.Unix()/60, o.Until.Unix()/60, o.Orders)
 	}
-	assert.Equal(t, text, "charge 1 7 [1 2 3]\nreserve 4 5 []\n", "outages")
-	all[0].Host, all[1].Host = "pay.example", "pay.example"
-	all = ofHosts(append(all, Outage{Step: fsm.Charge, Route: "cards", Host: "pay.example", Since: at(0), Until: at(0)}))
+	assert.Equal(t, text, "charge 1 7 [1 2 3]\nreserve 0 2 []\nreserve 4 5 []\n", "outages")
+	all[0].Failure, all[2].Failure = "timeout", "HTTP 503"
+	all[0].Host, all[2].Host = "pay.example", "pay.example"
+	all = ofHosts(append([]Outage{all[0], all[2]}, Outage{Step: fsm.Charge, Route: "cards", Host: "pay.example", Since: at(0), Until: at(0)}))
+	assert.Equal(t, all[0].Failure, "charge: timeout; reserve: HTTP 503", "causes")
 	assert.Equal(t, fmt.Sprintln(all[0].Steps, all[0].Orders, all[1].Steps), "[charge reserve] [1 2 3] [charge cards]\n", "outages of a host")
 }

@@ -19,7 +19,7 @@ const (
 // The verbs.
 const (
 	Cancel     Verb = "cancel"      // stop the order and undo it
-	Retry      Verb = "retry"       // retry a held step at once, or restart a failed order as its next generation
+	Retry      Verb = "retry"       // retry a held step or the charge operations at once, or restart a failed order as its next generation
 	Pause      Verb = "pause"       // hold the order before its next step
 	Resume     Verb = "resume"      // continue a paused order
 	Approve    Verb = "approve"     // start an order that waits for approval
@@ -46,7 +46,8 @@ var applicable = map[Verb]func(*Order) bool{
 			(o.Hold != nil || !o.Status.Undoing() && !Stopping(o)) // an order that is being undone continues if it is on hold
 	},
 	Retry: func(o *Order) bool {
-		return o.Status == fsm.Failed && !erased(o) || HeldFor(o, fsm.HoldAttention, fsm.HoldRetry, fsm.HoldCallback) && !HeldAsUnknown(o)
+		return o.Status == fsm.Failed && !erased(o) || HeldFor(o, fsm.HoldAttention, fsm.HoldRetry, fsm.HoldCallback) && !HeldAsUnknown(o) ||
+			o.Status == fsm.Completed && slices.ContainsFunc(ChargeOperations(o), waitsForRetry)
 	},
 	Pause: func(o *Order) bool {
 		return !o.Status.Final() && o.StopRequested == nil && !HeldFor(o, fsm.HoldPaused, fsm.HoldAttention)
@@ -100,6 +101,11 @@ func refundable(o *Order) bool {
 		return o.Amount.IsPos()
 	}
 	return Refundable(o).IsPos()
+}
+
+// waitsForRetry reports whether the last try of the operation failed, and the next one comes by itself.
+func waitsForRetry(c ChargeOperation) bool {
+	return (c.State == OperationPending || c.State == OperationInDoubt) && c.Code != "" && c.NextAt != nil && !c.Calling
 }
 
 // HeldFor reports whether the order has one of these holds.

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -32,6 +33,24 @@ type Condition struct {
 	Customers     []string // one of them; a route has none
 	PaymentMethod string   // a prefix; an approval has none
 	Metadata      map[string]string
+}
+
+// String is what an order must have, in words.
+func (c *Condition) String() string {
+	var all []string
+	switch {
+	case c.AmountOver != nil:
+		all = append(all, "amount over "+c.AmountOver.String()+" "+c.Currency)
+	case c.Currency != "":
+		all = append(all, "currency "+c.Currency)
+	}
+	for what, names := range map[string][]string{"item ": c.Items, "customer ": c.Customers} {
+		if names != nil {
+			all = append(all, what+strings.Join(names, " or "))
+		}
+	}
+	slices.Sort(all)
+	return cmp.Or(strings.Join(all, ", "), "every order")
 }
 
 // fits reports whether an order has everything. One without a customer does not match a condition with customers.

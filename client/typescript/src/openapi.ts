@@ -508,8 +508,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Retry a held or failed order
-         * @description Retries the step of a held order at once, with all its attempts available again. If the order waits for a callback, the provider is asked at once. A failed order that is fully undone starts again as its next generation, with another payment method if one is given. If it was retried before, the request must say which retry is meant: by the generation that failed, by If-Match or by a requestId. Needs the role operate.
+         * Retry a held or failed order, or open refunds
+         * @description Retries the step of a held order at once, with all its attempts available again. If the order waits for a callback, the provider is asked at once. Refunds, captures and voids of a completed order whose last try failed are tried at once. A failed order that is fully undone starts again as its next generation, with another payment method if one is given. If it was retried before, the request must say which retry is meant: by the generation that failed, by If-Match or by a requestId. Needs the role operate.
          */
         post: operations["retryOrder"];
         delete?: never;
@@ -2147,7 +2147,7 @@ export interface components {
              */
             since?: string;
             /**
-             * @description With provider_failing.
+             * @description With provider_failing; with attention, at which the orders are held.
              * @enum {string}
              */
             step?: "charge" | "reserve" | "confirm";
@@ -2426,6 +2426,11 @@ export interface components {
              */
             approvalOnTimeout?: "cancel" | "approve";
             /**
+             * @description The conditions of the rule of the policy for which the order waits for approval, in words.
+             * @example amount over 500 USD
+             */
+            approvalRule?: string;
+            /**
              * Format: date-time
              * @description When the approval times out and the policy decides. Absent if it does not.
              */
@@ -2598,6 +2603,8 @@ export interface components {
              * @description Open refunds, captures and voids.
              */
             chargeOperations: number;
+            /** @description Their amounts, by currency. */
+            disputed?: components["schemas"]["CurrencyTotal"][];
             /**
              * Format: int64
              * @description Disputes that were neither won nor lost.
@@ -6391,8 +6398,8 @@ export interface operations {
     listDeliveries: {
         parameters: {
             query?: {
-                /** @description Only deliveries in this state. */
-                state?: "pending" | "delivered" | "exhausted" | "skipped";
+                /** @description Only deliveries in this state. failing: pending, after at least one attempt. */
+                state?: "pending" | "failing" | "delivered" | "exhausted" | "skipped";
                 /** @description Only deliveries about this order. */
                 orderId?: string;
                 /** @description Only deliveries about the stock of this item. Cannot be combined with orderId. */

@@ -69,7 +69,7 @@ export abstract class Resources {
     reject: (orderId: Id<"rejectOrder", "orderId">, body?: Body<"rejectOrder">, options?: Options<"rejectOrder">) => this.call<"rejectOrder">("post", "/api/orders/{orderId}/reject", { path: { orderId }, body, ...options }),
     /** Resume a paused order. */
     resume: (orderId: Id<"resumeOrder", "orderId">, body?: Body<"resumeOrder">, options?: Options<"resumeOrder">) => this.call<"resumeOrder">("post", "/api/orders/{orderId}/resume", { path: { orderId }, body, ...options }),
-    /** Retry a held or failed order. */
+    /** Retry a held or failed order, or open refunds. */
     retry: (orderId: Id<"retryOrder", "orderId">, body?: Body<"retryOrder">, options?: Options<"retryOrder">) => this.call<"retryOrder">("post", "/api/orders/{orderId}/retry", { path: { orderId }, body, ...options }),
     /** Report the outcome of a step. */
     stepResult: (orderId: Id<"settleStepOfOrder", "orderId">, body: Body<"settleStepOfOrder">, options?: Options<"settleStepOfOrder">) => this.call<"settleStepOfOrder">("post", "/api/orders/{orderId}/step-result", { path: { orderId }, body, ...options }),
