@@ -40,7 +40,7 @@ func TestRoles(t *testing.T) {
 		{"reader", "/console", 200, []string{"token:reader", ">Overview<", ">Needs a person<", ">Orders<", ">Errors<", ">Webhooks<",
 			">Policies<", ">Stock<", ">Books<", "!Sign out"}},
 		{"reader", "/console/orders", 200, []string{"<bdi>one</bdi>", "!checkbox", "!<option"}},
-		{"reader", "/console/attention", 200, []string{"<bdi>one</bdi>", "None of your roles", "!Retry", "!Cancel"}},
+		{"reader", "/console/attention", 200, []string{"<bdi>one</bdi>", "None of your roles", "!>Retry</a>", "!>Cancel</a>"}},
 		{"reader", orderPath + "done", 200, []string{"12.50 USD", "!/console/order/refund"}},
 		{"reader", orderPath + "one", 200, []string{`<a href="/console/runbook#retry_after">What the runbook says</a>`, "!retry.cap"}},
 		{"reader", "/console/stock", 200, []string{">Show<"}},

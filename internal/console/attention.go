@@ -55,28 +55,28 @@ const (
 )
 
 func (v *visit) attention() error {
-	groups, incidents, err := v.waitingGroups()
+	groups, overview, err := v.waitingGroups()
 	if err != nil {
 		return err
 	}
 	p := &attentionPage{Groups: groups, First: max(1, number(v.query("first")))}
-	if p.Chosen = chosen(groups, v.query("hold"), v.query("reason")); p.Chosen != nil {
+	if p.Chosen = chosen(groups, v.query("hold"), v.query("reason"), fsm.Step(v.query("step"))); p.Chosen != nil {
 		if err := v.waiting(p); err != nil {
 			return err
 		}
 		if strings.HasPrefix(p.Chosen.try, "retry") {
-			p.Away = away(incidents, p.Orders)
+			p.Away = away(overview, p.Orders)
 		}
 	}
 	return v.show("attention", page{Title: "Needs a person", Data: p})
 }
 
 // chosen is the group in the URL, even if no order is left in it, or else the most urgent one.
-func chosen(groups []waitingGroup, hold, key string) *waitingGroup {
+func chosen(groups []waitingGroup, hold, key string, step fsm.Step) *waitingGroup {
 	named := hold != "" || key != ""
 	hold = cmp.Or(hold, fsm.HoldAttention)
 	for i := range groups {
-		if !named || groups[i].Hold() == hold && groups[i].Key == key {
+		if !named || groups[i].Hold() == hold && groups[i].Key == key && (step == "" || groups[i].step == step) {
 			return &groups[i]
 		}
 	}
@@ -86,16 +86,22 @@ func chosen(groups []waitingGroup, hold, key string) *waitingGroup {
 	if first := slices.IndexFunc(groups, func(g waitingGroup) bool { return g.Hold() == hold }); key == "" && first >= 0 {
 		return &groups[first]
 	}
-	return &waitingGroup{reason: reasonOf(client.OrderHold(hold), key)}
+	why := reasonOf(client.OrderHold(hold), key)
+	why.step = step
+	return &waitingGroup{reason: why}
 }
 
-// away names a provider that fails now, and that an order needs.
-func away(incidents []client.Incident, orders []waitingOrder) string {
-	for _, i := range incidents {
-		if i.Kind == client.IncidentKindProviderFailing && slices.ContainsFunc(orders, func(o waitingOrder) bool {
-			return o.Hold == client.OrderHoldAttention && string(fsm.State(o.Status).Step()) == string(i.Step) && (i.Route == "" || i.Route == o.Route)
+// away names a provider that an order needs, and that has failed and not worked since.
+func away(overview *client.Overview, orders []waitingOrder) string {
+	for _, s := range overview.ProviderSteps {
+		if !s.FailingSince.IsZero() && slices.ContainsFunc(orders, func(o waitingOrder) bool {
+			return o.Hold == client.OrderHoldAttention && string(fsm.State(o.Status).Step()) == string(s.Step) && (s.Route == "" || s.Route == o.Route)
 		}) {
-			return fmt.Sprintf("%s still fails at %s. Wait until it works: then a retry can succeed.", cmp.Or(i.Host, "The provider"), i.Step)
+			host := fmt.Sprintf("%s has failed at %s since %s UTC", cmp.Or(s.Host, "The provider"), s.Step, s.FailingSince.UTC().Format("15:04"))
+			if s.Breaker == client.ProviderStepBreakerOpen {
+				return host + ". Wait until it works: then a retry can succeed."
+			}
+			return host + ", and the next call tries whether it works again. Retry one order first: if it goes on, retry the others."
 		}
 	}
 	return ""
@@ -109,11 +115,11 @@ func (p *attentionPage) Primary(verb string) bool {
 
 // waitingGroups are the incidents that need a person, the most urgent first. The order is fixed, so that the page does
 // not turn to other orders while a person reads it. A person who may not read the overview gets one group of their own
-// orders. All incidents are returned, too.
-func (v *visit) waitingGroups() (groups []waitingGroup, incidents []client.Incident, err error) {
+// orders, and an empty overview.
+func (v *visit) waitingGroups() (groups []waitingGroup, overview *client.Overview, err error) {
 	if !v.may("getOverview") {
 		own := reason{Title: "Your orders that need a person", Section: fsm.HoldAttention}
-		return []waitingGroup{{reason: own, URL: address("/console/attention", own.query())}}, nil, nil
+		return []waitingGroup{{reason: own, URL: address("/console/attention", own.query())}}, &client.Overview{}, nil
 	}
 	found, err := v.api.GetOverview(v.r.Context())
 	if err != nil {
@@ -122,13 +128,14 @@ func (v *visit) waitingGroups() (groups []waitingGroup, incidents []client.Incid
 	for _, i := range found.Incidents {
 		if hold := client.OrderHold(i.Kind); hold == client.OrderHoldAttention || hold == client.OrderHoldApproval {
 			why := reasonOf(hold, i.Reason)
+			why.step = fsm.Step(i.Step)
 			groups = append(groups, waitingGroup{why, i.Orders, i.More, i.Since, i.Totals, address("/console/attention", why.query())})
 		}
 	}
 	slices.SortStableFunc(groups, func(a, b waitingGroup) int {
-		return cmp.Or(cmp.Compare(a.urgency(), b.urgency()), cmp.Compare(a.Key, b.Key))
+		return cmp.Or(cmp.Compare(a.urgency(), b.urgency()), cmp.Compare(a.Key, b.Key), cmp.Compare(a.step, b.step))
 	})
-	return groups, found.Incidents, nil
+	return groups, found, nil
 }
 
 // urgency sorts reasons: those of reasons in their order, then unknown ones, then approvals.
@@ -148,13 +155,21 @@ func (r reason) query() url.Values {
 	if r.Key != "" {
 		query.Set("reason", r.Key)
 	}
+	if r.step != "" {
+		query.Set("step", string(r.step))
+	}
 	return query
 }
 
 func (v *visit) waiting(p *attentionPage) error {
 	why := p.Chosen.reason
+	var at []client.Status
+	for _, status := range why.statuses() {
+		at = append(at, client.Status(status))
+	}
 	list, err := v.api.ListOrders(v.r.Context(), client.ListOrdersParams{
-		Hold: client.ListOrdersParamsHold(why.Hold()), HoldReason: why.Key, Sort: client.ListOrdersParamsSortOldest,
+		Status: at,
+		Hold:   client.ListOrdersParamsHold(why.Hold()), HoldReason: why.Key, Sort: client.ListOrdersParamsSortOldest,
 		Limit: waitingOfPage, Cursor: v.query("cursor"),
 	})
 	if err != nil {
@@ -216,6 +231,9 @@ func (g *waitingGroup) AllURL(verb string) string {
 	if g.Key != "" {
 		filter.Set("holdReason", g.Key)
 	}
+	if g.step != "" {
+		filter.Set("status", strings.Join(g.statuses(), ","))
+	}
 	return bulkURL(verb, filter)
 }
 
@@ -223,9 +241,35 @@ func (g *waitingGroup) AllURL(verb string) string {
 type reason struct {
 	Key     string // the part of holdReason before the colon
 	Title   string
-	Section string // of the runbook
-	try     string // verbs, in the order of the runbook
-	Meaning string // in a sentence
+	Section string   // of the runbook
+	try     string   // verbs, in the order of the runbook
+	Meaning string   // in a sentence
+	step    fsm.Step // at which the orders are held; empty: at any
+}
+
+// statuses are those of orders at the step.
+func (r reason) statuses() []string {
+	if r.step == "" {
+		return nil
+	}
+	return statusesAt(r.step)
+}
+
+// At names the step, after a title.
+func (r reason) At() string {
+	if r.step == "" {
+		return ""
+	}
+	return ": " + string(r.step)
+}
+
+// Risk is what a person must know about orders that are held at the step.
+func (r reason) Risk() string {
+	return map[fsm.Step]string{
+		fsm.Charge:  "The customer may have been charged, and gets nothing for it yet. Cancel gives back what was charged.",
+		fsm.Reserve: "The customer was charged, and the goods may be reserved. Cancel releases them and gives the money back.",
+		fsm.Confirm: "The customer was charged, and the goods are reserved. The order may be confirmed already, which nothing undoes: look before you decide.",
+	}[r.step]
 }
 
 const dataRefused = "sqlstate"
@@ -233,31 +277,31 @@ const dataRefused = "sqlstate"
 // reasons have a section in the runbook. The most urgent comes first.
 var reasons = []reason{
 	{"retries_exhausted", "Retries are used up", "retries_exhausted", "retry cancel step-result",
-		"Every call of the step failed or got no answer. A step in doubt may have been done, or may still be."},
+		"Every call of the step failed or got no answer. A step in doubt may have been done, or may still be.", ""},
 	{"outcome_unknown", "The outcome is unknown", "outcome_unknown", "step-result cancel",
-		"The step may have been done or not. The provider may have forgotten the key, so nothing is sent again. Look at the provider first."},
+		"The step may have been done or not. The provider may have forgotten the key, so nothing is sent again. Look at the provider first.", ""},
 	{"policy_unusable", "The policy can't be used", "policy_unusable", "retry cancel",
-		"A secret is missing, or the policy names a step that can't be done. Nothing was sent."},
+		"A secret is missing, or the policy names a step that can't be done. Nothing was sent.", ""},
 	{"undo_refused", "The provider refuses the undo", "undo_refused", "step-result retry cancel",
-		"The charge or reservation remains until it is undone at the provider."},
+		"The charge or reservation remains until it is undone at the provider.", ""},
 	{"void_refused", "The provider refuses to void an earlier try", "void_refused", "retry cancel",
-		"Nothing of the current try was sent. The effects of the earlier one must be undone first."},
+		"Nothing of the current try was sent. The effects of the earlier one must be undone first.", ""},
 	{"refused_in_doubt", "Refused, but perhaps confirmed before", "refused_in_doubt", "step-result retry",
-		"The confirmation was refused, and an earlier call of it got no answer. Look at the provider first."},
+		"The confirmation was refused, and an earlier call of it got no answer. Look at the provider first.", ""},
 	{"retry_after", "The provider asks to wait", "retry_after", "retry cancel",
-		"It asks for a longer pause than the policy allows."},
+		"It asks for a longer pause than the policy allows.", ""},
 	{"non_retryable", "Not to be retried", "non_retryable", "retry cancel step-result",
-		"The step may have been done or not. The policy says not to retry after this answer."},
+		"The step may have been done or not. The policy says not to retry after this answer.", ""},
 	{"taken over three times without a move", "Replicas fail on it", "taken-over-three-times-without-a-move", "retry cancel",
-		"Three replicas in a row took it over and did not move it. See their logs first."},
+		"Three replicas in a row took it over and did not move it. See their logs first.", ""},
 	{"unknown_move", "An unknown move", "unknown_move", "retry cancel",
-		"The program and the schema of the database do not agree. Find out first which of them is wrong."},
+		"The program and the schema of the database do not agree. Find out first which of them is wrong.", ""},
 	{dataRefused, "The database refuses its data", "an-sqlstate", "retry cancel",
-		"The statement that moves it fails each time, because of rows that the service did not write."},
+		"The statement that moves it fails each time, because of rows that the service did not write.", ""},
 }
 
 var approval = reason{"", "Waits for approval", "approval", "approve reject",
-	"A rule of the policy requires a person to look at it before anything is charged."}
+	"A rule of the policy requires a person to look at it before anything is charged.", ""}
 
 var anSQLState = regexp.MustCompile(`^[0-9A-Z]{5}$`)
 

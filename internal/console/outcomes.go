@@ -89,6 +89,11 @@ func (q *ofOrder) caution() (warnings []template.HTML) {
 	if q.verb.Name != "refund" && q.verb.Name != "cancel" {
 		return warnings
 	}
+	for _, r := range q.order.Refunds {
+		if r.State != client.RefundStateDone && r.State != client.RefundStateFailed && q.verb.Name == "refund" {
+			warn("Refund %d of %s is not done yet, and Pawl goes on with it: another one pays more back.", r.Refund, q.money(r.Amount))
+		}
+	}
 	for _, d := range openDisputes(q.order) {
 		warn("A dispute of %s is open (%s): a refund as well could pay the customer twice.", q.money(d.Amount), visible(d.Reference))
 	}
@@ -132,7 +137,7 @@ func (a *verb) moneyAfter(o *client.Order) string {
 	charged, undoing := o.Steps.Charge.Completed, fsm.State(o.Status).Undoing()
 	goesOn := !undoing && a.Name != "cancel" && a.Name != "reject"
 	switch {
-	case a.Name == "pause":
+	case a.Name == "pause", a.Name == "retry" && o.Status == client.StatusCompleted:
 		return ""
 	case a.Name == "refund":
 		return "goes back"
@@ -188,6 +193,8 @@ func (p *bulkPage) Becomes(r client.BulkResult) template.HTML {
 		return badge(client.StatusCanceled)
 	case name == "approve", name == "retry" && r.Status == client.StatusPending:
 		return "starts with the charge"
+	case name == "retry" && r.Status == client.StatusCompleted:
+		return "open refund is tried again"
 	case name == "retry" && undoing:
 		return template.HTML("undo of the " + step + " is tried again")
 	case name == "retry":
@@ -214,35 +221,40 @@ func (v *visit) away(p *bulkPage) (all []string) {
 	if err != nil {
 		return nil // the request is possible without
 	}
-	for _, i := range found.Incidents {
+	for _, s := range found.ProviderSteps {
 		needs := func(r client.BulkResult) bool {
 			if p.Verb.Name == "cancel" && r.Status == client.StatusPending {
 				return false // nothing was done that is to be undone
 			}
-			return cmp.Or(string(fsm.State(r.Status).Step()), "charge") == string(i.Step)
+			return cmp.Or(string(fsm.State(r.Status).Step()), "charge") == string(s.Step)
 		}
-		if i.Kind == client.IncidentKindProviderFailing && slices.ContainsFunc(p.Would, needs) {
+		if !s.FailingSince.IsZero() && slices.ContainsFunc(p.Would, needs) {
 			until := map[string]string{"cancel": "canceled orders wait until what was done can be undone", "approve": "approved orders wait to be charged"}
 			all = append(all, fmt.Sprintf("The provider of %s has been failing since %s UTC: %s.",
-				i.Step, i.Since.UTC().Format("15:04"), cmp.Or(until[p.Verb.Name], "orders will wait again")))
+				s.Step, s.FailingSince.UTC().Format("15:04"), cmp.Or(until[p.Verb.Name], "orders will wait again")))
 		}
 	}
-	return all
+	slices.Sort(all)
+	return slices.Compact(all) // policies share a provider
 }
 
-// disputed warns before a refund of orders with a dispute that is open or was lost.
+// disputed warns before a refund of orders with a refund under way, or with a dispute that is open or was lost.
 func (v *visit) disputed(would []client.BulkResult) (all []string) {
-	for _, state := range []client.ListOrdersParamsDispute{client.ListOrdersParamsDisputeOpen, client.ListOrdersParamsDisputeLost} {
-		ids, _, err := v.collect(v.r.Context(), client.ListOrdersParams{Dispute: state})
+	for of, filter := range map[string]client.ListOrdersParams{
+		"refund that is not done yet: another one pays more back":              {Refund: client.ListOrdersParamsRefundOpen},
+		"dispute that is open: a refund as well could pay the customer twice":  {Dispute: client.ListOrdersParamsDisputeOpen},
+		"dispute that was lost: a refund as well could pay the customer twice": {Dispute: client.ListOrdersParamsDisputeLost},
+	} {
+		ids, _, err := v.collect(v.r.Context(), filter)
 		if err != nil {
 			return all // the request is possible without
 		}
 		would := slices.DeleteFunc(slices.Clone(would), func(r client.BulkResult) bool { return !slices.Contains(ids, r.OrderID) })
 		if n := int64(len(would)); n > 0 {
-			all = append(all, fmt.Sprintf("%d of them, such as %s, %s a dispute that %s: a refund as well could pay the customer twice.", n,
-				visible(would[0].OrderID), plural(n, "has", "have"), map[client.ListOrdersParamsDispute]string{"open": "is open", "lost": "was lost"}[state]))
+			all = append(all, fmt.Sprintf("%d of them, such as %s, %s a %s.", n, visible(would[0].OrderID), plural(n, "has", "have"), of))
 		}
 	}
+	slices.Sort(all)
 	return all
 }
 
@@ -287,6 +299,9 @@ func (q *ofOrder) soldOut() string {
 }
 
 func (q *ofOrder) retried(short string) []string {
+	if q.order.Status == client.StatusCompleted {
+		return []string{"The open refund, capture or void is tried again now. It has the same key, so it is not done twice."}
+	}
 	money, goods := q.money(q.order.Amount), goodsOf(q.order)
 	if q.startsAgain() {
 		card := "the same card or payment method, unless you enter another one below"

@@ -20,17 +20,19 @@ type overviewPage struct {
 	Verdict verdict
 	Policy  *client.PolicyVersion // that was activated lately, if a provider fails
 	Machine template.HTML
+	Money   *booksPage // the newest report; nil: there is none, or this person may not read it
 }
 
 // wrong is an incident as the overview shows it. A provider that fails at several steps is one.
 type wrong struct {
 	client.Incident
-	Steps string // where the provider fails, with the route
-	Title string
-	Why   string // why orders need a person
-	URL   string // of the orders or the endpoint
-	Link  string // what is behind it
-	Warns bool   // it can wait
+	steps  []string // where the provider fails, with the route
+	causes []string // there
+	Title  string
+	Why    string // why orders need a person
+	URL    string // of the orders or the endpoint
+	Link   string // what is behind it
+	Warns  bool   // it can wait
 }
 
 // verdict sums up the incidents.
@@ -118,6 +120,11 @@ func (v *visit) overview() error {
 		Orders: slices.ContainsFunc(found.Statuses, func(c client.StatusCount) bool { return c.Orders > 0 }),
 	}
 	p.judge(v.may)
+	if v.may("getVerification") && found.Books.Number != 0 {
+		if state, err := v.api.GetVerification(v.r.Context()); err == nil { // the page is worth more
+			p.Money = &booksPage{Verification: state}
+		}
+	}
 	if p.Verdict.Away && v.may("listPolicies") { // it may be why
 		list, err := v.api.ListPolicies(v.r.Context(), client.ListPoliciesParams{Limit: 5})
 		if err == nil { // the page is worth more
@@ -135,7 +142,8 @@ func wrongOf(i client.Incident, may func(string) bool) wrong {
 	switch i.Kind {
 	case client.IncidentKindAttention:
 		why := reasonOf(client.OrderHoldAttention, i.Reason)
-		w.Title, w.Why, w.Link, w.URL = "Needs you", why.Title, "Look and act", address("/console/attention", why.query())
+		why.step = fsm.Step(i.Step)
+		w.Title, w.Why, w.Link, w.URL = "Needs you", why.Title+why.At(), "Look and act", address("/console/attention", why.query())
 		if !decides(i.Kind, may) {
 			w.Title, w.Link = "Needs a person", "Look"
 		}
@@ -145,9 +153,9 @@ func wrongOf(i client.Incident, may func(string) bool) wrong {
 			w.Why, w.Link = "by a person with the role approve", "Look"
 		}
 	case client.IncidentKindProviderFailing:
-		w.Title, w.Link, w.Steps = cmp.Or(i.Host, "The provider of "+string(i.Step)), "Orders to be retried", string(i.Step)
+		w.Title, w.Link, w.steps, w.causes = cmp.Or(i.Host, "The provider of "+string(i.Step)), "Orders to be retried", []string{string(i.Step)}, []string{i.Detail}
 		if i.Route != "" {
-			w.Steps += " (" + i.Route + ")"
+			w.steps[0] += " (" + i.Route + ")"
 		}
 		w.URL = waitingAt(statusesAt(fsm.Step(i.Step)), i.Route)
 	case client.IncidentKindOperationsWaiting:
@@ -183,7 +191,7 @@ func addWrong(all []wrong, w wrong) []wrong {
 		return append(all, w)
 	}
 	one := &all[at]
-	one.Steps += ", " + w.Steps
+	one.steps, one.causes = append(one.steps, w.steps...), append(one.causes, w.causes...)
 	statuses := statusesAt(fsm.Step(one.Step))
 	if one.Step != w.Step { // routes of a charge share its states
 		statuses = append(statuses, statusesAt(fsm.Step(w.Step))...)
@@ -226,6 +234,23 @@ func (w *wrong) Subject() string {
 		return w.Title
 	}
 	return strings.ToLower(w.Title[:1]) + w.Title[1:]
+}
+
+// Steps are the steps that fail.
+func (w wrong) Steps() string { return strings.Join(w.steps, ", ") }
+
+// Cause is why they fail, for each step if not all have the same cause.
+func (w wrong) Cause() string {
+	var all, causes []string
+	for i, cause := range w.causes {
+		if cause != "" {
+			all, causes = append(all, w.steps[i]+": "+cause), append(causes, cause)
+		}
+	}
+	if len(slices.Compact(slices.Clone(causes))) == 1 {
+		return causes[0]
+	}
+	return strings.Join(all, "; ")
 }
 
 // Runbook is the section about it, besides what URL shows.

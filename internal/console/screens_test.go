@@ -80,16 +80,16 @@ func TestAttention(t *testing.T) {
 	s.plant(t, "attention", "outcome_unknown: the provider may have <b>forgotten</b> the key", "v")
 	s.wait(t, "big")
 	page := s.get(t, unknown).want(t, 200, "<bdi>u &lt;i&gt;&amp;</bdi>", "raise <code>keyRetention</code>",
-		"!<b>forgotten", "!<i>&", "!>Retry<", "!<bdi>big</bdi>")
+		"!<b>forgotten", "!<i>&", "!>Retry</a>", "!<bdi>big</bdi>")
 	settle, cancel := strings.Index(page.body, ">Record the step&#39;s result<"), strings.Index(page.body, ">Cancel<")
 	if settle < 0 || cancel < settle {
 		t.Error("what to try first does not come first")
 	}
-	if to := page.link(t, "Cancel all 2"); to != "/console/bulk?hold=attention&holdReason=outcome_unknown&sort=oldest&verb=cancel" {
+	if to := page.link(t, "Cancel all 2"); to != "/console/bulk?hold=attention&holdReason=outcome_unknown&sort=oldest&status=charging%2Crefunding&verb=cancel" {
 		t.Error(to)
 	}
 	assert.Equal(t, page.link(t, "Cancel"), "/console/order/cancel?id=u+%3Ci%3E%26")
-	page = s.get(t, "/console/attention?hold=approval").want(t, 200, "<bdi>big</bdi>", "600", "If nobody decides, it is canceled <time", "UTC</time>).", ">Approve<", ">Reject<")
+	page = s.get(t, "/console/attention?hold=approval").want(t, 200, "<bdi>big</bdi>", "600", "amount over ", "If nobody decides, it is canceled <time", "UTC</time>).", ">Approve<", ">Reject<")
 	if strings.Index(page.body, ">Approve<") > strings.Index(page.body, ">Reject<") {
 		t.Error("reject comes first")
 	}
@@ -104,7 +104,11 @@ func TestAttention(t *testing.T) {
 	s.get(t, "/console/attention?hold=attention&reason=retries_exhausted").want(t, 200, "No success in 10 min: the provider did not answer in time.", "<strong>The customer may have been charged 5 USD", "no answer in time to try 7",
 		"no answer in time to try 6", "!no answer in time to try 5", "ch_7", ">All 7 calls<", ">in doubt<", "Don't: tell the customer", `href="/console/runbook#retries_exhausted"`)
 	s.sql(t, `SET session_replication_role = replica; UPDATE orders SET status = 'confirming' WHERE order_id = 'r00'; RESET session_replication_role`)
-	s.get(t, "/console/attention").want(t, 200, "Cancel all that can be canceled", ">Retry all 12<")
+	eventually(t, "it is told apart", func() bool {
+		return strings.Contains(s.get(t, "/console/attention").body, "<strong>11</strong> Retries are used up: charge")
+	})
+	s.get(t, "/console/attention").want(t, 200, ">Retry all 11<", "!<bdi>r00</bdi>")
+	s.get(t, "/console/attention?hold=attention&reason=retries_exhausted&step=confirm").want(t, 200, "<bdi>r00</bdi>", "look before you decide", "!<bdi>r01</bdi>")
 	s.get(t, orderPath+"r00").want(t, 200, "because it is being confirmed. It can be refunded once it is completed.", "!/console/order/cancel")
 	assert.NoError(t, assert.Err(s.api.ApproveOrder(t.Context(), "big", client.VerbBody{})))
 	s.get(t, "/console/attention?hold=approval").want(t, 200, "No order waits for this any more")

@@ -171,6 +171,11 @@ func TestDeliveries(t *testing.T) {
 	s.get(t, "/console/webhook?id=whe_1&orderId=none").want(t, 404)
 	s.get(t, "/console/webhook?id=whe_1&orderId=o&item=lamp").want(t, 200, `role="alert"`, `value="lamp"`)
 	s.get(t, "/console/webhook?id=whe_1&state=skipped").want(t, 200, "No deliveries match")
+	s.sql(t, `UPDATE webhook_endpoints SET failures = 3, failing_since = now()`)
+	s.sql(t, `UPDATE webhook_deliveries SET state = 'pending' WHERE delivery_no = 7`)
+	s.get(t, "/console/webhook?id=whe_1").want(t, 200, "Deliveries that fail", "selected>failing", "delivery=7\"", "!delivery=60\"")
+	s.sql(t, `UPDATE webhook_endpoints SET failures = 0, failing_since = NULL`)
+	s.sql(t, `UPDATE webhook_deliveries SET state = 'exhausted' WHERE delivery_no = 7`)
 
 	const one = "?endpoint=whe_1&delivery=60"
 	s.get(t, "/console/delivery"+one).want(t, 200, "&lt;script&gt;alert(1)", "503", ">Resend<", ">Skip<", "!<script>alert")

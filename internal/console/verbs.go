@@ -47,7 +47,7 @@ var verbs = []*verb{
 	},
 	{
 		Name: "retry", Label: "Retry", operation: "retryOrder",
-		Meaning: "An order on hold retries its step at once, with all its retries left. A failed one starts again, with new keys.",
+		Meaning: "An order on hold retries its step at once, with all its retries left. A failed one starts again, with new keys. Of a completed one, an open refund is tried at once.",
 		done:    "The order is retried.",
 		Many: &ofMany{"Retry", "retried",
 			"Orders on hold retry their step at once. Failed ones start again."},
@@ -255,7 +255,9 @@ func (q *ofOrder) task() *task {
 	if slices.Contains(q.me.Roles, "delegate") {
 		t.fields = append(t.fields, field{Name: "onBehalfOf", Label: "On behalf of", Help: "It is kept beside your own name."})
 	}
-	if q.verb.Name == "retry" {
+	if q.verb.Name == "retry" && q.order.Status == client.StatusCompleted {
+		t.Notes, t.Button = nil, "Try it now"
+	} else if q.verb.Name == "retry" {
 		t.Notes = nil // the outcomes say what it means for this order
 		policy := policyField
 		policy.Looks = true

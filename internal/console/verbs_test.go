@@ -215,7 +215,8 @@ func TestSettling(t *testing.T) {
 	s.sql(t, `UPDATE charges SET executor = 'http' WHERE order_no = (SELECT order_no FROM orders WHERE order_id = 'refund')`)
 	s.sql(t, `INSERT INTO charge_operations (order_no, generation, number, currency, amount, state, executor, request_id, sent_at, code, due_at)
 		SELECT order_no, 0, 1, 'USD', 5, 'in_doubt', 'http', 'r', now(), 'timeout', now() + interval '5 minutes' FROM orders WHERE order_id = 'refund'`)
-	s.get(t, orderPath+"refund").want(t, 200, "Record the result of refund 1", "The refund of 5 USD is not done yet", "again, next <time data-due")
+	s.get(t, orderPath+"refund").want(t, 200, "Record the result of refund 1", "The refund of 5 USD is not done yet", "again, next <time data-due", "/console/order/retry?id=refund")
+	s.get(t, "/console/order/retry?id=refund").want(t, 200, "tried again now", ">Try it now<", "!Advanced: policy")
 	s.sql(t, `UPDATE charge_operations SET code = 'outcome_unknown' WHERE number = 1`)
 	s.get(t, orderPath+"refund").want(t, 200, "Somebody must look at the provider")
 	s.settle(t, "refund&refund=1", "What happened to refund 1", "outcome", "refused", "code", "closed")
@@ -236,6 +237,8 @@ func TestSettling(t *testing.T) {
 			page, "has links to settle the undo")
 	}
 	s.get(t, orderPath+"late").want(t, 200, "step=charge&amp;generation=0")
+	s.sql(t, `SET session_replication_role = replica; UPDATE orders SET item = 'of-a-provider' WHERE order_id = 'late'; RESET session_replication_role`)
+	s.get(t, "/console/order/refund?id=late").want(t, 200, "All that is left")
 	s.settle(t, "late&step=charge&generation=0", "What happened to the undo of the charge in generation 0", "outcome", "done")
 	s.count(t, 1, `SELECT count(*) FROM late_undos WHERE finished_at IS NOT NULL`)
 	s.get(t, orderPath+"late").want(t, 200, "Result recorded by a person", "!Record that it was undone by hand")

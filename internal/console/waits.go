@@ -59,7 +59,7 @@ func waitsFor(o *client.Order, moves []client.Transition, calls []client.Call) *
 		}
 	case client.OrderHoldApproval:
 		w.Title, w.Act = "Waits for a person to approve it", "Somebody with the role approve must approve or reject it."
-		w.Needs, w.Why = &approval, markup("A rule of the policy asks for that before anything is charged.%s", waited(held.At))
+		w.Needs, w.Why = &approval, markup("A rule of the policy asks for that before anything is charged%s.%s", because(o.ApprovalRule), waited(held.At))
 		if !o.ApprovalUntil.IsZero() {
 			end := map[client.OrderApprovalOnTimeout]string{"approve": "approved", "cancel": "canceled"}[o.ApprovalOnTimeout]
 			w.Next = markup("If nobody decides, it is "+cmp.Or(end, "canceled or approved, as its policy says,")+" %s.", when(o.ApprovalUntil))

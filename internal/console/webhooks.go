@@ -45,12 +45,16 @@ type endpointPage struct {
 	Deliveries []client.Delivery
 	Problem    *client.Problem // with the filter
 	States     []string
+	Shown      string // the state of the deliveries that are shown; empty: any
 	Exhausted  bool   // some deliveries are exhausted
 	Next       string // the URL of the next page
 }
 
+// failing is the filter for pending deliveries that were tried.
+const failing = "failing"
+
 var deliveryStates = []string{
-	string(client.DeliveryStatePending), string(client.DeliveryStateDelivered),
+	string(client.DeliveryStatePending), failing, string(client.DeliveryStateDelivered),
 	string(client.DeliveryStateExhausted), string(client.DeliveryStateSkipped),
 }
 
@@ -60,9 +64,12 @@ func (v *visit) showEndpoint() error {
 	if err != nil {
 		return err
 	}
-	p := endpointPage{WebhookEndpoint: endpoint, States: deliveryStates}
+	p := endpointPage{WebhookEndpoint: endpoint, States: deliveryStates, Shown: v.query("state")}
+	if endpoint.Failures > 0 && !v.r.URL.Query().Has("state") { // what has failed comes first
+		p.Shown = failing
+	}
 	list, err := v.api.ListDeliveries(ctx, id, client.ListDeliveriesParams{
-		State: client.ListDeliveriesParamsState(v.query("state")), OrderID: v.query("orderId"),
+		State: client.ListDeliveriesParamsState(p.Shown), OrderID: v.query("orderId"),
 		Item: v.query("item"), Cursor: v.query("cursor")})
 	if p.Problem = refusedInput(err); p.Problem != nil {
 		list = &client.DeliveryPage{}
@@ -131,21 +138,24 @@ func (v *visit) newEndpoint() *task {
 	return &task{
 		Name: "new", operation: "createWebhookEndpoint",
 		Heading: "New webhook endpoint", Button: "Create endpoint", Back: "/console/webhooks",
-		Notes:  []string{"Every event from now on is sent to the URL until it answers with 2xx. Events of an order are sent in order."},
+		Notes: []string{"Pawl sends every event from now on to the URL, as a signed POST with JSON. The receiver answers with 2xx within 15 seconds; " +
+			"until then, Pawl tries again for three days. Events of an order come one after the other.",
+			"The next page shows the secret of the signatures, once, and sends a test event if you like."},
 		fields: append(endpointFields(&client.WebhookEndpoint{}), whyField),
 		do: func(form url.Values) error {
 			made, err := v.api.CreateWebhookEndpoint(v.r.Context(), endpointBody(form))
-			return v.tellSecret("The endpoint is created", made, err)
+			return v.tellSecret("The endpoint is created", made, err, "Events go to "+form.Get("url")+" from now on. A test event shows whether it gets them.")
 		},
 	}
 }
 
-func (v *visit) tellSecret(heading string, e *client.WebhookEndpoint, err error) error {
+func (v *visit) tellSecret(heading string, e *client.WebhookEndpoint, err error, notes ...string) error {
 	if err != nil {
 		return err
 	}
 	return v.tell(result{Heading: heading, Text: e.Secret, Back: endpointURL(e.ID), Tasks: v.offered(v.endpointTasks(e)[:1]),
-		Notes: []string{"The receiver checks the signatures of deliveries with this secret. It is not shown again."}})
+		Notes: append(notes, "This is its secret. It is not shown again: give it to the receiver now. With it, the receiver checks the header webhook-signature, "+
+			"by a library of Standard Webhooks (standardwebhooks.com), or by verifyWebhook of Pawl's clients, and rejects what it does not fit.")})
 }
 
 func endpointURL(id string) string { return address("/console/webhook", url.Values{"id": {id}}) }
@@ -208,6 +218,13 @@ func (v *visit) endpointTasks(e *client.WebhookEndpoint) []*task {
 		},
 		v.enableTask(e),
 		&task{
+			Name: "disable", Label: "Disable", operation: "disableWebhookEndpoint", hidden: disabled,
+			Heading: "Disable the endpoint?", Button: "Disable it",
+			Notes:  []string{"Nothing is sent to it until it is enabled again. Its events are kept for as long as the feed keeps them."},
+			fields: []field{whyField},
+			do:     func(form url.Values) error { return done(v.api.DisableWebhookEndpoint(ctx, e.ID, verbBody(form))) },
+		},
+		&task{
 			Name: "recover", Label: "Resend what was given up", operation: "recoverDeliveries",
 			Heading: "Resend the deliveries that were given up?", Button: "Send them again",
 			Notes: []string{"All deliveries that used up their attempts are sent as if they were new, oldest first; 10,000 at most."},
@@ -231,13 +248,6 @@ func (v *visit) endpointTasks(e *client.WebhookEndpoint) []*task {
 			},
 		},
 		v.rotateTask(e),
-		&task{
-			Name: "disable", Label: "Disable", operation: "disableWebhookEndpoint", hidden: disabled,
-			Heading: "Disable the endpoint?", Button: "Disable it",
-			Notes:  []string{"Nothing is sent to it. Its events are kept for as long as the feed keeps them."},
-			fields: []field{whyField},
-			do:     func(form url.Values) error { return done(v.api.DisableWebhookEndpoint(ctx, e.ID, verbBody(form))) },
-		},
 		&task{
 			Name: "delete", Label: "Delete", operation: "deleteWebhookEndpoint", Danger: true,
 			Heading: "Delete the endpoint " + visible(e.URL) + "?", Button: "Delete it",
