@@ -40,7 +40,7 @@ func (e *Engine) switchPolicy(ctx context.Context, o *orders.Order, c *change) (
 		return orders.ErrUnavailable // this process has not loaded the policy, or can't run it
 	}
 	pinned, known := e.policies.byVersion(o.Policy)
-	refused := !known || needsPinned(o, pinned, active)
+	refused := !known || o.Status == fsm.Completed || needsPinned(o, pinned, active)
 	if !refused && !active.Charge.Executor.Remote() {
 		if refused, err = e.hasKeysToVoid(ctx, o); err != nil {
 			return err

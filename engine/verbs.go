@@ -252,9 +252,6 @@ func (e *Engine) judge(ctx context.Context, o *orders.Order, q *Request) (*chang
 		return e.joins(o, q)
 	}
 	c := changeOf(o, q)
-	if q.ActivePolicy && q.Verb == orders.Retry && o.Status == fsm.Completed { // its provider is that of the charge
-		return nil, &orders.NotApplicable{Verb: q.Verb, Code: orders.RefusedPolicySwitch, Order: *o}
-	}
 	if q.ActivePolicy && q.Verb == orders.Retry {
 		if err := e.switchPolicy(ctx, o, c); err != nil {
 			return nil, err
