@@ -43,15 +43,16 @@ type callPools struct {
 // callPool is the bulkhead of one step of one policy, or of one route of its charge. It limits the orders that wait for
 // a call and, by permits, the calls under way, so a slow provider fills only its own pool.
 type callPool struct {
-	e       *remote
-	step    fsm.Step
-	route   string // empty: the step has only one
-	policy  *policy.Policy
-	cfg     *policy.Step
-	exec    provider.Executor // nil: see unusable
-	breaker *gobreaker.TwoStepCircuitBreaker[struct{}]
-	opened  atomic.Pointer[time.Time] // when the breaker opened last; nil: never
-	outage  outage                    // the last one
+	e        *remote
+	step     fsm.Step
+	route    string // empty: the step has only one
+	policy   *policy.Policy
+	cfg      *policy.Step
+	exec     provider.Executor // nil: see unusable
+	breaker  *gobreaker.TwoStepCircuitBreaker[struct{}]
+	opened   atomic.Pointer[time.Time] // when the breaker opened last; nil: never
+	hastened atomic.Int64              // when a success last hastened charge operations, in Unix nanoseconds; 0: never
+	outage   outage                    // the last one
 
 	mu       sync.Mutex
 	waiting  []*run

@@ -286,9 +286,16 @@ func (e *remote) makeOperation(c *operationCall) {
 	if err != nil {
 		e.log.Warn("keep what came of a charge operation", "order_id", c.row.Order.OrderID, "charge_operation", c.row.Number, "error", err)
 	}
-	if _, done := c.result.(provider.Done); done && c.row.Code != "" {
+	if _, done := c.result.(provider.Done); done && c.row.Code != "" && c.pool.hastens(e.now()) {
 		e.hasten(c.pool)
 	}
+}
+
+// hastens reports whether a success hastens others. The others that had failed before the last one that did are due already,
+// so that each success need not look for them among those of another provider, which may be many.
+func (p *callPool) hastens(now time.Time) bool {
+	last := p.hastened.Load()
+	return now.Sub(time.Unix(0, last)) >= p.cfg.Retry.Cap && p.hastened.CompareAndSwap(last, now.UnixNano())
 }
 
 // hasten has the operations of a provider that works again tried within the longest pause between retries of orders.
