@@ -201,7 +201,7 @@ func searches(t *testing.T, conn planner) {
 		conn.cheap(t, 500, "OrdersSearch", args{"term": "'" + strings.Trim(term, "'") + "'", "most": "51"})
 	}
 	for _, before := range []string{"9223372036854775807", "100000"} { // it reads 20,000 orders, and their charges and reservations
-		conn.cheap(t, 3000, "OrdersSearchParts", args{"term": "'nobody'", "amount": "'7.77'", "currency": "''", "keys": "'{email}'", "before": before, "looks": "10000", "most": "51"})
+		conn.cheap(t, 3000, "OrdersSearchParts", args{"words": "'{nobody}'", "term": "'nobody'", "amount": "'7.77'", "currency": "''", "keys": "'{email}'", "before": before, "looks": "10000", "most": "51"})
 	}
 	script(t, conn, requested)
 	for id, most := range map[string]int{"'bulk 7'": 500, "'nothing'": 20} {
