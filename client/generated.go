@@ -504,6 +504,7 @@ const (
 	VerificationStepStepConfirm VerificationStepStep = "confirm"
 	VerificationStepStepRefund  VerificationStepStep = "refund"
 	VerificationStepStepReserve VerificationStepStep = "reserve"
+	VerificationStepStepUndo    VerificationStepStep = "undo"
 	VerificationStepStepVoid    VerificationStepStep = "void"
 )
 
@@ -3139,7 +3140,7 @@ type VerificationCheck struct {
 	// Checked Number of rows checked.
 	Checked int64 `json:"checked"`
 
-	// Money The amounts by currency of violations of provider_others and provider_uncounted, which no figure has.
+	// Money The amounts by currency of violations of provider_again, provider_others and provider_uncounted, which no figure has.
 	//
 	// Examples: {"USD":"99.99"}
 	Money map[string]string `json:"money,omitempty,omitzero"`
@@ -3381,7 +3382,12 @@ type VerificationStep struct {
 	// Done Number of keys that are done at the provider.
 	Done int64 `json:"done"`
 
-	// Money The amounts by currency of what is done: at the provider, or if it was not compared, in these books.
+	// Here The same in these books.
+	//
+	// Examples: {"USD":"99.99"}
+	Here map[string]string `json:"here,omitempty,omitzero"`
+
+	// Money The amounts by currency of what is done at the provider.
 	//
 	// Examples: {"USD":"99.99"}
 	Money map[string]string `json:"money,omitempty,omitzero"`
@@ -3392,14 +3398,16 @@ type VerificationStep struct {
 	// Provider With which provider it was compared. Absent: it was not.
 	//
 	// Examples: charge=https://payments.example.com
-	Provider string               `json:"provider,omitempty,omitzero"`
-	Step     VerificationStepStep `json:"step"`
+	Provider string `json:"provider,omitempty,omitzero"`
+
+	// Step undo: charges that were undone, which are among those of charge, too.
+	Step VerificationStepStep `json:"step"`
 
 	// Wrong Number of keys with a violation.
 	Wrong int64 `json:"wrong"`
 }
 
-// VerificationStepStep defines model for VerificationStep.Step.
+// VerificationStepStep undo: charges that were undone, which are among those of charge, too.
 type VerificationStepStep string
 
 // VoidBody defines model for VoidBody.

@@ -265,7 +265,7 @@ type verificationCheck struct {
 	Violations int64                  `json:"violations" minimum:"0"`
 	Offenders  []verificationOffender `json:"offenders" nullable:"false" doc:"The first 20 violations."`
 	Warning    bool                   `json:"warning" doc:"Violations do not make the books wrong."`
-	Money      books.Sums             `json:"money,omitempty" doc:"The amounts by currency of violations of provider_others and provider_uncounted, which no figure has." example:"{\"USD\":\"99.99\"}"`
+	Money      books.Sums             `json:"money,omitempty" doc:"The amounts by currency of violations of provider_again, provider_others and provider_uncounted, which no figure has." example:"{\"USD\":\"99.99\"}"`
 }
 
 // verificationOffender is one violation.
@@ -311,7 +311,7 @@ type verificationMoved struct {
 
 // verificationStep is the comparison of one step with its provider.
 type verificationStep struct {
-	Step     string `json:"step" enum:"charge,reserve,confirm,refund,capture,void"`
+	Step     string `json:"step" enum:"charge,undo,reserve,confirm,refund,capture,void" doc:"undo: charges that were undone, which are among those of charge, too."`
 	Provider string `json:"provider,omitempty" doc:"With which provider it was compared. Absent: it was not." example:"charge=https://payments.example.com"`
 	Compared int64  `json:"compared" minimum:"0" doc:"Number of idempotency keys compared."`
 	Wrong    int64  `json:"wrong" minimum:"0" doc:"Number of keys with a violation."`
@@ -319,7 +319,8 @@ type verificationStep struct {
 
 	NotCompared int64 `json:"notCompared,omitempty" minimum:"0" doc:"Number of keys that are not in the books that were read, such as those of a route at another provider."`
 
-	Money books.Sums `json:"money,omitempty" doc:"The amounts by currency of what is done: at the provider, or if it was not compared, in these books." example:"{\"USD\":\"99.99\"}"`
+	Money books.Sums `json:"money,omitempty" doc:"The amounts by currency of what is done at the provider." example:"{\"USD\":\"99.99\"}"`
+	Here  books.Sums `json:"here,omitempty" doc:"The same in these books." example:"{\"USD\":\"99.99\"}"`
 }
 
 func verificationReportOf(r *books.StoredReport) verificationReport {

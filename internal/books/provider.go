@@ -158,7 +158,7 @@ func (v *verifier) reconcile(ctx context.Context) (away, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("read clock: %w", err)
 	}
-	theirs, away, err := v.readReachable(ctx)
+	theirs, strangers, away, err := v.readReachable(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -167,25 +167,24 @@ func (v *verifier) reconcile(ctx context.Context) (away, err error) {
 		return nil, err
 	}
 	v.ledger.with = v.opt.Provider.Compared
-	c := &comparison{Provider: v.opt.Provider, theirs: theirs, ledger: v.ledger, uncounted: Sums{}}
-	v.ledger.named(uncounted).Money = c.uncounted
+	c := &comparison{Provider: v.opt.Provider, theirs: theirs, strangers: strangers, ledger: v.ledger}
 	err = v.spans(ctx, func(r span) error {
 		return v.snapshot(ctx, func(q *db.Queries) error { return c.span(ctx, q, r, before) })
 	})
 	if err != nil {
 		return nil, err
 	}
-	return away, c.leftOver(ctx, orders.NewReader(ctx, db.New(v.pool)))
+	reader := orders.NewReader(ctx, db.New(v.pool))
+	return away, errors.Join(c.namedByOthers(ctx, reader), c.leftOver(ctx, reader))
 }
 
 // comparison removes from theirs each key that is in our books.
 type comparison struct {
 	*Provider
-	theirs foreign
-	ledger *ledger
-	at     string // which of Compared is judged
-
-	uncounted Sums
+	theirs    foreign
+	strangers strangers
+	ledger    *ledger
+	at        string // which of Compared is judged
 }
 
 func (c *comparison) span(ctx context.Context, q *db.Queries, r span, before time.Time) error {
@@ -223,17 +222,15 @@ func (c *comparison) order(keys []db.ProviderKeysRow) {
 		name, _, _ := strings.Cut(key.Step, " ") // without the number of a charge operation
 		step := c.ledger.compared(name, at)
 		if at == "" {
-			if step.NotCompared++; key.Effect == stands {
-				step.take(key.Amount, key.Currency)
-			}
+			step.NotCompared++
+			c.sum(step, key, entry{})
 			continue
 		}
 		c.at = at
-		step.Compared++
-		if e.state == live {
+		if step.Compared++; e.state == live {
 			step.Done++
-			step.take(e.amount, e.currency)
 		}
+		c.sum(step, key, e)
 		if e.state == live && key.Step == string(fsm.Charge) {
 			charges, charged = charges+1, at
 		}
@@ -250,9 +247,59 @@ func (c *comparison) order(keys []db.ProviderKeysRow) {
 	first := &keys[0]
 	c.at = cmp.Or(charged, c.at)
 	c.judge(single, first.OrderID, charges > 1, fmt.Sprintf("%d live charges of %s %s", charges, keys[0].Amount, keys[0].Currency))
+	c.notOurs(first.OrderID, again, map[bool]string{true: " again"}[charges > 0])
 	if waiting != "" {
 		c.judge(unsettled, first.OrderID, true, whereabouts(first)+waiting)
 	}
+}
+
+// notOurs judges what the provider has in the name of an order under keys that are not Pawl's. A charge of an order
+// of Pawl's is of a check of its own.
+func (c *comparison) notOurs(orderID, check, again string) {
+	for _, a := range c.strangers[orderID] {
+		check, fault := check, fmt.Sprintf("charged%s at the provider, by somebody else than Pawl: %s %s, %s there, key %q", again, a.Amount, a.Currency, inWords(a.State), a.Key)
+		if a.Step != string(fsm.Charge) || check == others {
+			check, fault = others, fmt.Sprintf("%s of %s %s, %s at the provider: key %q is not Pawl's", a.Step, a.Amount, a.Currency, inWords(a.State), a.Key)
+		}
+		c.at = a.at
+		c.judge(check, orderID, true, fault)
+		if amount, err := decimal.Parse(a.Amount); err == nil { // others may write what they like
+			c.ledger.named(check).sum(amount, a.Currency)
+		}
+	}
+	delete(c.strangers, orderID)
+}
+
+// namedByOthers judges what is left of the strangers: in the name of orders that Pawl did not send there, or has not.
+func (c *comparison) namedByOthers(ctx context.Context, reader *orders.Reader) error {
+	for ids := range slices.Chunk(slices.Sorted(maps.Keys(c.strangers)), leftMost) {
+		known, err := read(ctx, reader.Currencies, ids)
+		if err != nil {
+			return fmt.Errorf("read orders that others named: %w", err)
+		}
+		for _, id := range ids {
+			c.notOurs(id, map[bool]string{true: again, false: others}[known[id] != ""], "")
+		}
+	}
+	return nil
+}
+
+// sum adds a key to the money of both sides. A charge that was undone is in that of its step, and in that of undos.
+func (c *comparison) sum(step *ProviderStep, key *db.ProviderKeysRow, e entry) {
+	if step.Step == string(fsm.Reserve) || step.Step == string(fsm.Confirm) {
+		return
+	}
+	if key.Effect == undoneThere && key.Counted || e.state == undoneThere {
+		undo := c.ledger.compared("undo", step.Provider)
+		if step.Provider == "" {
+			undo.NotCompared++
+		} else if undo.Compared++; e.state == undoneThere {
+			undo.Done++
+		}
+		undo.take(key, e, undoneThere, undoneThere)
+		step.take(key, e, undoneThere, undoneThere)
+	}
+	step.take(key, e, stands, live)
 }
 
 // take removes the provider's entry of a key. at is empty if it is not compared; it is a known key nevertheless.
@@ -289,7 +336,7 @@ func (c *comparison) settled(key *db.ProviderKeysRow, e entry) (wrong bool) {
 		key.Amount, key.Currency, map[string]string{stands: "done", "absent": "not done", "undone": "undone"}[key.Effect], inWords(e.state))
 	if key.Step == string(fsm.Charge) {
 		if c.judge(uncounted, key.OrderID, !key.Counted && e.state == undoneThere, says) {
-			c.uncounted.add(e.amount.String(), e.currency)
+			c.ledger.named(uncounted).sum(e.amount, e.currency)
 		}
 	}
 	if key.Effect == stands {
@@ -432,61 +479,50 @@ const (
 // foreign is the provider's books in memory, by key.
 type foreign map[string]entry
 
+// strangers are what is live or pending under keys that are not Pawl's, by order ID, or by key if it names no order.
+type strangers map[string][]stranger
+
+type stranger struct {
+	account
+	at string // see Provider.named
+}
+
 // readReachable reads the books of all providers, without those that can't be read. It begins again after each of these,
 // because a part of their books would look like effects that never happened.
-func (v *verifier) readReachable(ctx context.Context) (f foreign, away, err error) {
+func (v *verifier) readReachable(ctx context.Context) (f foreign, s strangers, away, err error) {
 	for {
 		var at string
-		seen := map[string]*finding{}
-		f, at, err = v.readForeign(ctx, seen)
-		if err == nil {
-			for _, at := range slices.Sorted(maps.Keys(seen)) {
-				v.ledger.addAt(at, others, *seen[at])
-				v.ledger.others[at] = seen[at].Violations
-			}
-			return f, away, nil
+		if f, s, at, err = v.readForeign(ctx); err == nil {
+			return f, s, away, nil
 		}
 		away = errors.Join(away, err)
 		if ctx.Err() != nil || v.opt.Provider.Without == nil {
-			return nil, nil, away
+			return nil, nil, nil, away
 		}
 		if v.opt.Provider = v.opt.Provider.Without(at); v.opt.Provider == nil {
-			return nil, nil, away
+			return nil, nil, nil, away
 		}
 	}
 }
 
-// readForeign returns the URL with the error. It adds to seen what is not Pawl's, by provider.
-func (v *verifier) readForeign(ctx context.Context, foreigners map[string]*finding) (f foreign, at string, err error) {
-	f = foreign{}
-	sums := Sums{}
-	v.ledger.named(others).Money = sums
+// readForeign returns the URL with the error.
+func (v *verifier) readForeign(ctx context.Context) (f foreign, s strangers, at string, err error) {
+	f, s = foreign{}, strangers{}
 	for url := range v.opt.Provider.books() {
 		err := eachAccount(ctx, url, func(a *account) error {
 			if ourKeys.MatchString(a.Key) {
 				return f.add(a)
 			}
-			at := v.opt.Provider.named(url, a.Step)
-			seen := cmp.Or(foreigners[at], &finding{})
-			foreigners[at] = seen
-			seen.Checked++
-			if a.State != live && a.State != pending {
-				return nil
-			}
-			if amount, err := decimal.Parse(a.Amount); err == nil { // others may write what they like
-				sums.add(amount.String(), a.Currency)
-			}
-			if seen.Violations++; len(seen.Offenders) < int(v.opt.MaxOffenders) {
-				seen.Offenders = append(seen.Offenders, cmp.Or(a.OrderID, a.Key))
-				seen.Faults = append(seen.Faults, fmt.Sprintf("%s of %s %s, %s at the provider: key %q is not Pawl's", a.Step, a.Amount, a.Currency, inWords(a.State), a.Key))
+			if id := cmp.Or(a.OrderID, a.Key); a.State == live || a.State == pending {
+				s[id] = append(s[id], stranger{*a, v.opt.Provider.named(url, a.Step)})
 			}
 			return nil
 		})
 		if err != nil {
-			return nil, url, err
+			return nil, nil, url, err
 		}
 	}
-	return f, "", nil
+	return f, s, "", nil
 }
 
 // add enters a line. If there are several for a key, the effects add up.

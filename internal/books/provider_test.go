@@ -101,8 +101,10 @@ func TestEveryDifferenceToTheProviderIsFound(t *testing.T) { //nolint:tparallel 
 		want   found
 	}{
 		{"none", nil, "", nil},
-		{"keys of others", nil, `{"key":"shop-1","orderId":"sold","step":"charge","amount":"1","currency":"EUR","state":"live","effects":3}` + "\n",
-			found{"provider_others": {"sold"}}},
+		{"keys of others", nil, `{"key":"shop-1","orderId":"theirs","step":"charge","amount":"1","currency":"EUR","state":"live","effects":3}` + "\n",
+			found{"provider_others": {"theirs"}}},
+		{"charged again by others", nil, `{"key":"shop-1","orderId":"sold","step":"charge","amount":"1","currency":"EUR","state":"live"}` +
+			`{"key":"shop-2","orderId":"sold","step":"refund","state":"live"}`, found{"provider_again": {"sold"}, "provider_others": {"sold"}}},
 		{"an authorization that has ended", nil, fmt.Sprintf(`{"key":%q,"amount":"10.5","currency":"EUR","state":"live","voided":"0.01"}`, keyOf("sold", fsm.Charge, 0)),
 			found{"provider_standing": {"sold"}}},
 		{"of orders that have not ended", forget("waiting", fsm.Charge), "", nil},
@@ -166,6 +168,8 @@ func TestEveryDifferenceToTheProviderIsFound(t *testing.T) { //nolint:tparallel 
 			}
 			if difference.want["provider_uncounted"] != nil {
 				assert.Equal(t, report.Checks[len(report.Checks)-1].Money, books.Sums{"EUR": "10.5"}, "in no figure")
+				assert.Equal(t, report.Steps[len(report.Steps)-1], books.ProviderStep{Step: "undo", Provider: "charge=there", Compared: 2, Done: 2,
+					Money: books.Sums{"EUR": "21.0"}, Here: books.Sums{"EUR": "10.50"}}, "of both undos")
 			}
 			warnings := len(difference.want["provider_others"]) + len(difference.want["provider_uncounted"])
 			assert.Equal(t, report.OK(), len(difference.want) == warnings, "OK() =")
@@ -294,7 +298,7 @@ func TestStepsOfOtherProvidersAreNotLookedFor(t *testing.T) {
 		return key, at
 	}
 	report := s.verify(books.Options{Provider: provider})
-	assert.Equal(t, report.Steps[0], books.ProviderStep{Step: "charge", NotCompared: 8, Money: books.Sums{"EUR": "42.00"}}, "of charges")
+	assert.Equal(t, report.Steps[0], books.ProviderStep{Step: "charge", NotCompared: 8, Money: books.Sums{}, Here: books.Sums{"EUR": "52.50"}}, "of charges")
 	want := found{"provider_unsettled": {"waiting", "voiding"}}
 	if got := offenders(report); !reflect.DeepEqual(got, want) || !report.OK() {
 		t.Errorf("found %v, want %v", got, want)

@@ -13,7 +13,6 @@ import (
 	"github.com/govalues/decimal"
 
 	"pawl/db"
-	"pawl/fsm"
 )
 
 // Report is the result of Verify.
@@ -61,20 +60,26 @@ const maxDays = 400
 
 // ProviderStep is the comparison of one step with the books of a provider.
 type ProviderStep struct {
-	Step     string `json:"step"`               // charge, reserve, confirm, refund, capture or void
+	Step     string `json:"step"`               // charge, undo (of a charge), reserve, confirm, refund, capture or void
 	Provider string `json:"provider,omitempty"` // one of Compared; empty: it was not compared
 	Compared int64  `json:"compared"`           // keys
 	Wrong    int64  `json:"wrong"`              // keys with a violation
 	Done     int64  `json:"done"`               // keys that are done at the provider
 	// NotCompared counts the keys that are in other books than those that were read, or in none.
 	NotCompared int64 `json:"notCompared,omitempty"`
-	// Money has the amounts by currency of the keys that are done: at the provider, or if it was not compared, here.
+	// Money and Here have the amounts by currency of the keys that are done, at the provider and in our books. A charge that
+	// was undone is among those of charge and of undo.
 	Money Sums `json:"money,omitempty"`
+	Here  Sums `json:"here,omitempty"`
 }
 
-func (s *ProviderStep) take(amount decimal.Decimal, currency string) {
-	if s.Step != string(fsm.Reserve) && s.Step != string(fsm.Confirm) {
-		s.Money.add(amount.String(), currency)
+// take adds a key to the money of the sides on which it has an effect.
+func (s *ProviderStep) take(key *db.ProviderKeysRow, e entry, here, there string) {
+	if key.Effect == here && key.Counted {
+		s.Here.add(key.Amount.String(), key.Currency)
+	}
+	if e.state == there {
+		s.Money.add(e.amount.String(), e.currency)
 	}
 }
 
@@ -82,6 +87,15 @@ func (s *ProviderStep) take(amount decimal.Decimal, currency string) {
 type Sums map[string]string
 
 func (s Sums) add(amount, currency string) { s[currency] = plus(cmp.Or(s[currency], "0"), amount) }
+
+// String is such as 3.50 EUR, 9.99 USD.
+func (s Sums) String() string {
+	all := make([]string, 0, len(s))
+	for _, currency := range slices.Sorted(maps.Keys(s)) {
+		all = append(all, s[currency]+" "+currency)
+	}
+	return strings.Join(all, ", ")
+}
 
 // Check is one check of the books.
 type Check struct {
@@ -93,6 +107,13 @@ type Check struct {
 	Offenders  []Offender `json:"offenders"`       // the first violations, never nil; see offendersOfProvider
 	Warning    bool       `json:"warning"`         // violations do not make the books wrong
 	Money      Sums       `json:"money,omitempty"` // of the violations, of all providers
+}
+
+func (c *Check) sum(amount decimal.Decimal, currency string) {
+	if c.Money == nil {
+		c.Money = Sums{}
+	}
+	c.Money.add(amount.String(), currency)
 }
 
 // OfProvider reports whether it compares the books with those of a provider.
@@ -181,6 +202,7 @@ const (
 	amounts    = "provider_amounts"
 	references = "provider_references"
 	single     = "provider_single"
+	again      = "provider_again"
 	once       = "provider_once"
 	known      = "provider_known"
 	unsettled  = "provider_unsettled"
@@ -194,6 +216,7 @@ var providerChecks = []Check{
 	{Name: amounts, Proves: "The provider has the amount and currency of the order."},
 	{Name: references, Proves: "The provider's references are those in the books."},
 	{Name: single, Proves: "No order has two live charges at the provider under Pawl's keys."},
+	{Name: again, Proves: "No order of Pawl's was charged at the provider under a key that is not Pawl's."},
 	{Name: once, Proves: "No effect happened twice under one key."},
 	{Name: known, About: AboutKeys, Proves: "Every key at the provider was sent from these books."},
 	{Name: unsettled, Proves: "Every order that was sent to the provider has ended.", Warning: true},
@@ -262,7 +285,9 @@ func (l *ledger) addAt(provider, name string, found finding) {
 	check.Checked += found.Checked
 	check.Violations += found.Violations
 	most := l.most
-	if check.OfProvider() {
+	if name == others {
+		l.others[provider] += found.Violations
+	} else if check.OfProvider() {
 		most = max(most, offendersOfProvider)
 		l.differ[provider] = l.differ[provider] || found.Violations > 0 && !check.Warning
 	}
@@ -345,7 +370,7 @@ func (m Money) and(more Money) Money {
 func (l *ledger) compared(step, provider string) *ProviderStep {
 	key := step + " " + provider
 	if l.steps[key] == nil {
-		l.steps[key] = &ProviderStep{Step: step, Provider: provider, Money: Sums{}}
+		l.steps[key] = &ProviderStep{Step: step, Provider: provider, Money: Sums{}, Here: Sums{}}
 	}
 	return l.steps[key]
 }

@@ -201,14 +201,10 @@ func printTotals(out io.Writer, report books.Report) {
 			m.Currency, m.Charges, m.Charged, m.Refunded, m.Voided, m.Authorized, m.Kept, m.UnderWay, m.Disputed, m.Lost)
 	}
 	if len(report.Steps) > 0 {
-		fmt.Fprintf(table, "\t\t\t\t\t\t\n\tcompared\tdone\twrong\tnot compared\tmoney\t\n")
+		fmt.Fprintf(table, "\t\t\t\t\t\t\t\n\tcompared\tdone\twrong\tnot compared\tin Pawl's books\tat the provider\t\n")
 	}
 	for _, s := range report.Steps {
-		var money []string
-		for _, currency := range slices.Sorted(maps.Keys(s.Money)) {
-			money = append(money, s.Money[currency]+" "+currency)
-		}
-		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%d\t%s\t\n", strings.TrimSpace(s.Step+" "+s.Provider), s.Compared, s.Done, s.Wrong, s.NotCompared, strings.Join(money, ", "))
+		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%d\t%s\t%s\t\n", strings.TrimSpace(s.Step+" "+s.Provider), s.Compared, s.Done, s.Wrong, s.NotCompared, s.Here, s.Money)
 	}
 	_ = table.Flush()
 	fmt.Fprintf(out, "\n%d checks in %.1f s of %s\n", len(report.Checks), report.Seconds, report.Database)

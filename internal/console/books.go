@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/govalues/decimal"
+
 	"pawl/client"
 )
 
@@ -105,24 +107,44 @@ func (p booksPage) Missed() string {
 	return "could not compare"
 }
 
-// Others counts the charges at providers that are not Pawl's, in the newest comparisons, or in the older report.
-func (p booksPage) Others() (n int64) {
+// Others says what providers have that is for no order of Pawl's, in the newest comparisons, or in the older report.
+func (p booksPage) Others() string {
 	if p.Older {
 		return p.OthersIn(p.Report.Checks)
 	}
+	var all []string
 	for _, c := range p.Comparisons {
-		n += p.OthersIn(c.Wrong)
+		all = append(all, p.OthersIn(c.Wrong))
 	}
-	return n
+	return strings.Join(slices.DeleteFunc(all, func(text string) bool { return text == "" }), "; ")
 }
 
-func (p booksPage) OthersIn(checks []client.VerificationCheck) (n int64) {
+func (p booksPage) OthersIn(checks []client.VerificationCheck) string {
 	for _, check := range checks {
 		if check.Name == "provider_others" {
-			n += check.Violations
+			return others(check.Violations) + moneyIn(check.Money)
 		}
 	}
-	return n
+	return ""
+}
+
+// others says that providers have charges for no order of Pawl's; empty: they have none.
+func others(n int64) string {
+	if n == 0 {
+		return ""
+	}
+	return "a provider has " + count(n) + plural(n, " charge", " charges") + " for no order of Pawl's"
+}
+
+// Gone is the number of the report before, if it had differences and the newest comparison has none; 0: it had none.
+func (p booksPage) Gone() int64 {
+	compared := slices.DeleteFunc(slices.Clone(p.Stored), func(s client.StoredVerification) bool {
+		return s.State != client.StoredVerificationStateDone || len(s.Providers) == 0 || s.Failure != ""
+	})
+	if p.Older || p.Differ || len(compared) < 2 || !slices.ContainsFunc(compared[1].Wrong, func(check string) bool { return findings[check] != "" }) {
+		return 0
+	}
+	return compared[1].Number
 }
 
 // Newest are the months that are shown first.
@@ -238,8 +260,44 @@ func (p booksPage) Took(s client.StoredVerification) float64 {
 type place struct {
 	URL      string
 	Provider string // all that can be compared there, as the API takes it
-	Steps    string // what was, such as charge 12 (11 done, 1 wrong): 99.00 USD
+	Steps    string // what was, such as charge 12 (1 wrong)
+	Money    []comparedMoney
 }
+
+// comparedMoney is a figure of one currency on both sides.
+type comparedMoney struct {
+	Figure, Currency string
+	Here, There      decimal.Decimal
+}
+
+func (m comparedMoney) Difference() decimal.Decimal {
+	difference, _ := m.There.Sub(m.Here) // sums of fewer digits than would overflow
+	return difference
+}
+
+// bothSides are the figures of a provider. Reports of older releases have one side only, and no figure.
+func bothSides(provider string, compared []client.VerificationStep) (rows []comparedMoney) {
+	known := slices.ContainsFunc(compared, func(s client.VerificationStep) bool { return s.Here != nil })
+	for _, side := range sides {
+		for _, s := range compared {
+			if !known || s.Provider != provider || string(s.Step) != side[0] {
+				continue
+			}
+			both := map[string]string{}
+			maps.Copy(both, s.Money)
+			maps.Copy(both, s.Here)
+			for currency := range both {
+				here, there := parsed(s.Here[currency]), parsed(s.Money[currency])
+				rows = append(rows, comparedMoney{side[1], currency, here.Pad(there.Scale()), there.Pad(here.Scale())})
+			}
+		}
+	}
+	slices.SortStableFunc(rows, func(a, b comparedMoney) int { return strings.Compare(a.Currency, b.Currency) })
+	return rows
+}
+
+// sides are the steps that move money.
+var sides = [][2]string{{"charge", "Charged or authorized"}, {"undo", "− Undone"}, {"capture", "Captured"}, {"refund", "− Refunded"}, {"void", "− Voided"}}
 
 // placesOf are the places of providers such as charge=https://pay.example.
 func placesOf(providers []string, compared []client.VerificationStep) (all []place) {
@@ -250,18 +308,12 @@ func placesOf(providers []string, compared []client.VerificationStep) (all []pla
 			i = len(all)
 			all = append(all, place{URL: url})
 		}
+		all[i].Money = append(all[i].Money, bothSides(provider, compared)...)
 		all[i].Provider = strings.TrimPrefix(all[i].Provider+","+provider, ",")
 		for _, s := range compared {
 			if s.Provider == provider && s.Compared > 0 {
-				var parts []string
-				if s.Done < s.Compared {
-					parts = append(parts, count(s.Done)+" done")
-				}
-				if s.Wrong > 0 {
-					parts = append(parts, count(s.Wrong)+" wrong")
-				}
-				of := map[bool]string{true: " (" + strings.Join(parts, ", ") + ")"}[parts != nil]
-				all[i].Steps = strings.TrimPrefix(fmt.Sprintf("%s; %s %s%s%s", all[i].Steps, s.Step, count(s.Compared), of, moneyIn(s.Money)), "; ")
+				of := map[bool]string{true: " (" + count(s.Wrong) + " wrong)"}[s.Wrong > 0]
+				all[i].Steps = strings.TrimPrefix(fmt.Sprintf("%s, %s %s%s", all[i].Steps, s.Step, count(s.Compared), of), ", ")
 			}
 		}
 	}
@@ -286,6 +338,7 @@ var differences = map[string]string{
 	"provider_amounts":    "Correct the amount at the provider: refund what is too much, or charge what is missing.",
 	"provider_references": "Find the cause before you cancel or refund the order: Pawl's reference may belong to another order.",
 	"provider_single":     "Refund all but the charge that the order page names.",
+	"provider_again":      "Ask who charged there. If it was a mistake, refund it at the provider.",
 	"provider_once":       "Refund the repeated effects at the provider, and report to it that it did one key twice.",
 	"provider_known":      "An order may have been lost in a failover or restore. If nobody sends it again, refund it at the provider.",
 	"provider_unsettled":  "Nothing, while the orders go on. Compare again once they have ended.",
@@ -302,6 +355,7 @@ var findings = map[string]string{
 	"provider_amounts":    "Another amount or currency at the provider",
 	"provider_references": "Another reference at the provider",
 	"provider_single":     "Orders with two charges at the provider",
+	"provider_again":      "Orders of Pawl's that somebody else charged at the provider",
 	"provider_once":       "Done twice under one key by the provider",
 	"provider_known":      "At the provider, but never sent from these books",
 	"provider_unsettled":  "Orders that were sent to the provider, and have not ended",

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/govalues/decimal"
 
@@ -47,6 +48,11 @@ type operation struct {
 // Operations are the charge operations of the order, in the order of their requests.
 func (p *orderPage) Operations() []operation { return operationsOf(p.Order) }
 
+// Several reports whether there are several operations of a kind.
+func (p *orderPage) Several(kind string) bool {
+	return map[string]int{"refund": len(p.Refunds), "capture": len(p.Captures), "void": len(p.Voids)}[kind] > 1
+}
+
 // Tried is the first operation that the provider has not done yet, though it was asked; nil: there is none.
 func (p *orderPage) Tried() *operation {
 	for _, o := range p.Operations() {
@@ -76,6 +82,27 @@ func operationsOf(o *client.Order) (all []operation) {
 
 // OpenDisputes are the disputes that were neither won nor lost.
 func (p *orderPage) OpenDisputes() []client.Dispute { return openDisputes(p.Order) }
+
+// DisputeRows are the disputes, each as it was reported last.
+func (p *orderPage) DisputeRows() (rows []disputeRow) {
+	for _, d := range p.Order.Disputes {
+		i := slices.IndexFunc(rows, func(row disputeRow) bool { return row.Reference == d.Reference })
+		switch {
+		case i < 0:
+			rows = append(rows, disputeRow{Dispute: d})
+		case d.State == client.DisputeStateOpened:
+			rows[i].Opened = d.At
+		default:
+			rows[i] = disputeRow{d, rows[i].At}
+		}
+	}
+	return rows
+}
+
+type disputeRow struct {
+	client.Dispute
+	Opened time.Time // before; zero: it is open, or was not reported then
+}
 
 // Disputed is what open disputes may take; empty: nothing.
 func (p *orderPage) Disputed() string { return unlessZero(sumOf(openDisputes(p.Order))) }
@@ -159,6 +186,17 @@ func (p *orderPage) RefundedOfLines() []string {
 		}
 	}
 	return said
+}
+
+// RefundedOfNoLine is what refunds without lines have, or may have, given back; empty: nothing.
+func (p *orderPage) RefundedOfNoLine() string {
+	var sum decimal.Decimal
+	for _, r := range p.Refunds {
+		if r.Lines == nil && r.State != client.RefundStateFailed {
+			sum, _ = sum.Add(parsed(r.Amount))
+		}
+	}
+	return unlessZero(sum)
 }
 
 // Goods says whether the goods of the order are reserved.

@@ -383,6 +383,11 @@ func (p *ordersPage) Range() string {
 // OfBooks reports whether the list is one that a figure of the books leads to.
 func (p ordersPage) OfBooks() bool { return strings.Contains(p.Search, "currency:") }
 
+// OfFigure reports whether each of the orders has figures, as those of a figure of the books have.
+func (p ordersPage) OfFigure() bool {
+	return p.OfBooks() && !slices.ContainsFunc(p.Orders, func(o client.Order) bool { return o.Money.Kept == "" })
+}
+
 // whyHeld is the reason of a hold, in words.
 func whyHeld(o client.Order) string {
 	if o.Hold == client.OrderHoldAttention {
@@ -401,8 +406,8 @@ func nextOf(o client.Order) template.HTML {
 	return markup(cmp.Or(words, "next %s"), due(o.ResumesAt))
 }
 
-// refundedOf says what became of a charge; empty: it was not asked.
-func refundedOf(o client.Order) string {
+// refundedOf says what became of a charge, besides what columns have; empty: it was not asked.
+func refundedOf(o client.Order, columns bool) string {
 	var parts []string
 	refunded := "refunded"
 	if o.Steps.Charge.Undone {
@@ -410,11 +415,11 @@ func refundedOf(o client.Order) string {
 	}
 	for _, part := range [][2]string{{"authorized", o.Money.Authorized}, {"voided", o.Money.Voided}, {refunded, cmp.Or(o.Money.Refunded, o.Refunded)},
 		{"in dispute", o.Money.Disputed}, {"lost", o.Money.Lost}} {
-		if strings.Trim(part[1], "0.") != "" {
+		if strings.Trim(part[1], "0.") != "" && !(columns && part[0] == refunded) {
 			parts = append(parts, part[0]+" "+count(part[1]))
 		}
 	}
-	if o.Money.Kept != "" {
+	if o.Money.Kept != "" && !columns {
 		parts = append(parts, "kept "+count(o.Money.Kept))
 	}
 	return strings.Join(parts, ", ")

@@ -69,6 +69,7 @@ var functions = template.FuncMap{
 	"movedCells":  movedCells,
 	"moneyIn":     moneyIn,
 	"placesOf":    placesOf,
+	"others":      others,
 	"refundedOf":  refundedOf,
 	"refundable":  refundable,
 	"capturable":  capturable,

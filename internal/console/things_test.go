@@ -287,15 +287,20 @@ func TestComparing(t *testing.T) {
 	s.get(t, "/console").want(t, 200, "!books differ", "they agree")
 	s.get(t, "/console/order?id=lost-1").want(t, 200, "!books differ")
 	answer = `{"key":"theirs","orderId":"lost-1","step":"charge","amount":"12.00","currency":"USD","state":"live","effects":1}`
-	compare(charge).want(t, 200, `class="warn">The books are right; a provider has 1 charge for its orders that is not Pawl's`, "They agree</span>, except that a provider has 1 charge", "1 of 1: 12.00 USD</summary>",
-		"nothing wrong; a provider has 1 charge for its orders")
-	s.get(t, "/console").want(t, 200, "they agree, except that a provider has 1 charge for its orders that is not Pawl's.")
+	const again = "Orders of Pawl&#39;s that somebody else charged at the provider: 12.00 USD"
+	compare(charge).want(t, 200, "right in themselves, and differ", "They differ", again, `href="/console/order?id=lost-1"`, "charged at the provider, by somebody else than Pawl: 12.00 USD", "!charged no order twice")
+	s.get(t, "/console").want(t, 200, "books differ", again, "!Nothing needs you")
+	answer = strings.ReplaceAll(answer, "lost-1", "sold")
+	const others = "a provider has 1 charge for no order of Pawl&#39;s"
+	compare(charge).want(t, 200, `class="warn">The books are right; `+others+": 12.00 USD", "They agree</span>, except that "+others, "not Pawl&#39;s: 12.00 USD",
+		"nothing wrong; "+others, "charged no order twice", `The differences of <a href="/console/books?number=3">report 3</a> are gone`)
+	s.get(t, "/console").want(t, 200, "they agree, except that "+others)
 	answer = "{}"
-	compare(both).want(t, 200, "The books are right", "The newest verification could not compare: ", "there is no key", "They agree", "could not compare just now; last agreed",
+	compare(both).want(t, 200, "The books are right", "The newest verification could not compare: ", "there is no key", "could not compare just now; last compared", "they agreed, except that "+others,
 		"could not compare, else nothing wrong")
-	s.get(t, "/console").want(t, 200, "It could not compare with all providers just now.", "they agree")
+	s.get(t, "/console").want(t, 200, "It could not compare with all providers just now.", "they agreed, except")
 	s.get(t, "/console/books?number=1").want(t, 200, "They differed", "!status:completed", "!What to do:")
-	s.get(t, "/console/books?number=3").want(t, 200, "They agreed, except that a provider has 1 charge")
+	s.get(t, "/console/books?number=4").want(t, 200, "They agreed, except that a provider has 1 charge")
 	s.order(t, "late", "canceled", "")
 	s.sql(t, `INSERT INTO step_calls (order_no, call, fence, generation, step, operation, finished_at, outcome)
 		SELECT order_no, 1, 0, 0, 'charge', 'do', now(), 'unknown' FROM orders WHERE order_id = 'late'`)
@@ -320,7 +325,7 @@ func TestBooks(t *testing.T) {
 	}
 	before := s.get(t, "/console/books").want(t, 200, "were never verified", "Verify the books now")
 	today := time.Now().UTC().Format(time.DateOnly)
-	prove().want(t, 200, "The books are right", "16 checks hold", "0 orders charged twice:</strong> each of the 1 completed", "status:completed", ">6.00<", "!The books are wrong",
+	prove().want(t, 200, "The books are right", "16 checks hold", "charged no order twice:</strong> each of the 1 completed", "status:completed", ">6.00<", "!The books are wrong",
 		strings.ReplaceAll(ordersOf("from:"+today+" to:"+today+" currency:USD sort:oldest charged:yes"), "+", "&#43;"), "/console/books.csv?number=1")
 	s.get(t, "/console/books.csv?number=1").want(t, 200, "day,currency,", today+",USD,1,1,6.00,0.00,")
 	s.get(t, "/console/orders.csv?q=currency:usd+item:lamp").want(t, 200, "orderId,status,", "../1 <b>,completed,,,,6.00,USD,")
@@ -331,7 +336,7 @@ func TestBooks(t *testing.T) {
 	s.sql(t, `SET session_replication_role = replica; UPDATE charges SET amount = 7; UPDATE inventory SET sold = 3;
 		RESET session_replication_role`)
 	prove().want(t, 200, "The books are wrong", `/console/order?id=..%2f1%20%3cb%3e`, "<bdi>../1 &lt;b&gt;</bdi>", "/console/item?item=lamp",
-		"charged another amount", "!0 orders charged twice", "!The books are right", "!<b>", `href="/console/books?number=1"`)
+		"charged another amount", "!charged no order twice", "!The books are right", "!<b>", `href="/console/books?number=1"`)
 	s.get(t, "/console/books?number=1").want(t, 200, "The books were right", "This report is not the newest", "report=1", "!status:completed", "!/console/orders?q=")
 	s.get(t, "/console/books?number=9").want(t, 404)
 }

@@ -3541,7 +3541,7 @@ export interface components {
              */
             checked: number;
             /**
-             * @description The amounts by currency of violations of provider_others and provider_uncounted, which no figure has.
+             * @description The amounts by currency of violations of provider_again, provider_others and provider_uncounted, which no figure has.
              * @example {
              *       "USD": "99.99"
              *     }
@@ -3782,7 +3782,16 @@ export interface components {
              */
             done: number;
             /**
-             * @description The amounts by currency of what is done: at the provider, or if it was not compared, in these books.
+             * @description The same in these books.
+             * @example {
+             *       "USD": "99.99"
+             *     }
+             */
+            here?: {
+                [key: string]: string;
+            };
+            /**
+             * @description The amounts by currency of what is done at the provider.
              * @example {
              *       "USD": "99.99"
              *     }
@@ -3800,8 +3809,11 @@ export interface components {
              * @example charge=https://payments.example.com
              */
             provider?: string;
-            /** @enum {string} */
-            step: "charge" | "reserve" | "confirm" | "refund" | "capture" | "void";
+            /**
+             * @description undo: charges that were undone, which are among those of charge, too.
+             * @enum {string}
+             */
+            step: "charge" | "undo" | "reserve" | "confirm" | "refund" | "capture" | "void";
             /**
              * Format: int64
              * @description Number of keys with a violation.
