@@ -253,17 +253,16 @@ func (c *comparison) order(keys []db.ProviderKeysRow) {
 	}
 }
 
-// notOurs judges what the provider has in the name of an order under keys that are not Pawl's. A charge of an order
-// of Pawl's is of a check of its own.
+// notOurs judges what the provider has in the name of an order under keys that are not Pawl's. again: so did Pawl.
 func (c *comparison) notOurs(orderID, check, again string) {
 	for _, a := range c.strangers[orderID] {
-		check, fault := check, fmt.Sprintf("charged%s at the provider, by somebody else than Pawl: %s %s, %s there, key %q", again, a.Amount, a.Currency, inWords(a.State), a.Key)
-		if a.Step != string(fsm.Charge) || check == others {
-			check, fault = others, fmt.Sprintf("%s of %s %s, %s at the provider: key %q is not Pawl's", a.Step, a.Amount, a.Currency, inWords(a.State), a.Key)
-		}
+		charge := a.Step == string(fsm.Charge)
+		did := map[bool]string{true: "charged" + again, false: a.Step}[charge]
+		fault := fmt.Sprintf("%s at the provider, by somebody else than Pawl: %s %s%s, key %q", did, a.Amount, a.Currency,
+			map[bool]string{true: ", " + inWords(pending)}[a.State == pending], a.Key)
 		c.at = a.at
 		c.judge(check, orderID, true, fault)
-		if amount, err := decimal.Parse(a.Amount); err == nil { // others may write what they like
+		if amount, err := decimal.Parse(a.Amount); err == nil && (charge || check == others) { // others may write what they like
 			c.ledger.named(check).sum(amount, a.Currency)
 		}
 	}

@@ -216,11 +216,11 @@ var providerChecks = []Check{
 	{Name: amounts, Proves: "The provider has the amount and currency of the order."},
 	{Name: references, Proves: "The provider's references are those in the books."},
 	{Name: single, Proves: "No order has two live charges at the provider under Pawl's keys."},
-	{Name: again, Proves: "No order of Pawl's was charged at the provider under a key that is not Pawl's."},
+	{Name: again, Proves: "Nothing is live at the provider for an order of Pawl's under a key that is not Pawl's."},
 	{Name: once, Proves: "No effect happened twice under one key."},
 	{Name: known, About: AboutKeys, Proves: "Every key at the provider was sent from these books."},
 	{Name: unsettled, Proves: "Every order that was sent to the provider has ended.", Warning: true},
-	{Name: others, About: AboutKeys, Proves: "Nothing is live at the provider under a key that is not Pawl's: nobody else charges there, and nobody did by hand.", Warning: true},
+	{Name: others, About: AboutKeys, Proves: "Nothing is live at the provider for other orders than Pawl's: nobody else charges there.", Warning: true},
 	{Name: uncounted, Proves: "Every charge that the provider has undone is in the figures of money.", Warning: true},
 }
 

@@ -338,7 +338,7 @@ var differences = map[string]string{
 	"provider_amounts":    "Correct the amount at the provider: refund what is too much, or charge what is missing.",
 	"provider_references": "Find the cause before you cancel or refund the order: Pawl's reference may belong to another order.",
 	"provider_single":     "Refund all but the charge that the order page names.",
-	"provider_again":      "Ask who charged there. If it was a mistake, refund it at the provider.",
+	"provider_again":      "Ask who did that. If a charge was a mistake, refund it at the provider.",
 	"provider_once":       "Refund the repeated effects at the provider, and report to it that it did one key twice.",
 	"provider_known":      "An order may have been lost in a failover or restore. If nobody sends it again, refund it at the provider.",
 	"provider_unsettled":  "Nothing, while the orders go on. Compare again once they have ended.",
@@ -355,11 +355,11 @@ var findings = map[string]string{
 	"provider_amounts":    "Another amount or currency at the provider",
 	"provider_references": "Another reference at the provider",
 	"provider_single":     "Orders with two charges at the provider",
-	"provider_again":      "Orders of Pawl's that somebody else charged at the provider",
+	"provider_again":      "Orders of Pawl's that somebody else charged or refunded at the provider",
 	"provider_once":       "Done twice under one key by the provider",
 	"provider_known":      "At the provider, but never sent from these books",
 	"provider_unsettled":  "Orders that were sent to the provider, and have not ended",
-	"provider_others":     "At the provider under a key that is not Pawl's",
+	"provider_others":     "At the provider, for no order of Pawl's",
 	"provider_uncounted":  "Charged and undone at the provider, and in no figure here",
 }
 

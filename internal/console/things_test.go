@@ -287,12 +287,12 @@ func TestComparing(t *testing.T) {
 	s.get(t, "/console").want(t, 200, "!books differ", "they agree")
 	s.get(t, "/console/order?id=lost-1").want(t, 200, "!books differ")
 	answer = `{"key":"theirs","orderId":"lost-1","step":"charge","amount":"12.00","currency":"USD","state":"live","effects":1}`
-	const again = "Orders of Pawl&#39;s that somebody else charged at the provider: 12.00 USD"
+	const again = "Orders of Pawl&#39;s that somebody else charged or refunded at the provider: 12.00 USD"
 	compare(charge).want(t, 200, "right in themselves, and differ", "They differ", again, `href="/console/order?id=lost-1"`, "charged at the provider, by somebody else than Pawl: 12.00 USD", "!charged no order twice")
 	s.get(t, "/console").want(t, 200, "books differ", again, "!Nothing needs you")
 	answer = strings.ReplaceAll(answer, "lost-1", "sold")
 	const others = "a provider has 1 charge for no order of Pawl&#39;s"
-	compare(charge).want(t, 200, `class="warn">The books are right; `+others+": 12.00 USD", "They agree</span>, except that "+others, "not Pawl&#39;s: 12.00 USD",
+	compare(charge).want(t, 200, `class="warn">The books are right; `+others+": 12.00 USD", "They agree</span>, except that "+others, "no order of Pawl&#39;s: 12.00 USD <span", "Not in these figures: At the provider, for no order of Pawl&#39;s: 12.00 USD",
 		"nothing wrong; "+others, "charged no order twice", `The differences of <a href="/console/books?number=3">report 3</a> are gone`)
 	s.get(t, "/console").want(t, 200, "they agree, except that "+others)
 	answer = "{}"
