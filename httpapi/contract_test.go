@@ -381,7 +381,7 @@ func TestVerification(t *testing.T) {
 	assert.Equal(t, b.get(t, fmt.Sprintf("/api/verifications?before=%d", all.Verifications[1].Number)).body, `{"verifications":[]}`)
 	first := fmt.Sprintf("/api/verifications/%d", all.Verifications[1].Number)
 	assert.Equal(t, b.get(t, first).status, http.StatusOK)
-	assert.Equal(t, b.get(t, first+"?format=csv").body, "day,currency,orders,charges,charged,refunded,authorized,voided,kept,underWay,disputed,lost,forgotten\r\n"+
+	assert.Equal(t, b.get(t, first+"?format=csv").body, "day,currency,orders,charges,chargedOrAuthorized,refundedOrUndone,authorized,voided,kept,underWay,disputed,lost,forgotten\r\n"+
 		time.Now().UTC().Format(time.DateOnly)+",USD,1,1,9.99,0.00,0.00,0.00,9.99,0.00,0.00,0.00,0\r\n")
 	b.get(t, "/api/verifications/77").wantProblem(t, http.StatusNotFound, "not_found")
 	b.books.Stop()

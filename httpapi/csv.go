@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/csv"
 	"encoding/json"
 	"fmt"
@@ -15,7 +16,7 @@ import (
 // csvTable is how an answer in JSON becomes a table: a row for each element of a list, with these fields.
 type csvTable struct {
 	list    string
-	columns []string            // the name of a field, or failure.code for the code in failure; those in money are named without it
+	columns []string            // the name of a field, or failure.code for the code in failure; those in money are named without it, or as what follows after a space
 	others  map[string][]string // columns of other lists, which the parameter table names
 }
 
@@ -23,11 +24,11 @@ type csvTable struct {
 var csvTables = map[string]csvTable{
 	"GET " + listOrdersOperation.Path: {"orders", []string{
 		"orderId", "status", "hold", "holdReason", "failure.code", "amount", "currency",
-		"money.charged", "money.refunded", "money.authorized", "money.voided", "money.kept", "money.disputed", "money.lost",
+		"money.charged chargedOrAuthorized", "money.refunded refundedOrUndone", "money.authorized", "money.voided", "money.kept", "money.disputed", "money.lost",
 		"customerId", "item", "quantity", "submittedBy", "createdAt", "finishedAt"}, nil},
 	"GET " + listMoneyMovementsOperation.Path: {"movements", []string{"at", "orderId", "kind", "amount", "currency", "reference"}, nil},
 	"GET " + getVerificationReportOperation.Path: {"days", []string{
-		"day", "currency", "orders", "charges", "charged", "refunded", "authorized", "voided", "kept", "underWay", "disputed", "lost", "forgotten"},
+		"day", "currency", "orders", "charges", "charged chargedOrAuthorized", "refunded refundedOrUndone", "authorized", "voided", "kept", "underWay", "disputed", "lost", "forgotten"},
 		map[string][]string{"movements": movedColumns, "months": movedColumns}},
 }
 
@@ -101,8 +102,10 @@ func (t csvTable) table(answer map[string]any) []byte {
 	out.UseCRLF = true
 	record := make([]string, len(t.columns))
 	for i, column := range t.columns {
-		outer, inner, _ := strings.Cut(column, ".")
-		switch record[i] = outer; {
+		field, name, _ := strings.Cut(column, " ")
+		outer, inner, _ := strings.Cut(field, ".")
+		switch record[i] = cmp.Or(name, outer); {
+		case name != "":
 		case outer == "money":
 			record[i] = inner
 		case inner != "":
@@ -113,7 +116,8 @@ func (t csvTable) table(answer map[string]any) []byte {
 	rows, _ := answer[t.list].([]any)
 	for _, row := range rows {
 		for i, column := range t.columns {
-			record[i] = csvCell(row, column)
+			field, _, _ := strings.Cut(column, " ")
+			record[i] = csvCell(row, field)
 		}
 		_ = out.Write(record)
 	}

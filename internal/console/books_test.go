@@ -20,7 +20,7 @@ import (
 
 // figures are the columns of the books, as the CSV of orders has them, and as a page does.
 var figures = map[string]string{
-	"charged": "Charged or authorized:", "refunded": "Refunded or undone:", "voided": "Voided:", "authorized": "Still authorized:", "kept": "Kept:",
+	"chargedOrAuthorized": "Charged or authorized:", "refundedOrUndone": "Refunded or undone:", "voided": "Voided:", "authorized": "Still authorized:", "kept": "Kept:",
 	"disputed": "In dispute:", "lost": "Lost in disputes:",
 }
 
