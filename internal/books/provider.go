@@ -512,7 +512,8 @@ func (v *verifier) readForeign(ctx context.Context) (f foreign, s strangers, at 
 			if ourKeys.MatchString(a.Key) {
 				return f.add(a)
 			}
-			if id := cmp.Or(a.OrderID, a.Key); a.State == live || a.State == pending {
+			if a.State == live || a.State == pending {
+				id := strings.ReplaceAll(cmp.Or(a.OrderID, a.Key), "\x00", "") // PostgreSQL has no such text
 				s[id] = append(s[id], stranger{*a, v.opt.Provider.named(url, a.Step)})
 			}
 			return nil

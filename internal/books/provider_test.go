@@ -101,7 +101,7 @@ func TestEveryDifferenceToTheProviderIsFound(t *testing.T) { //nolint:tparallel 
 		want   found
 	}{
 		{"none", nil, "", nil},
-		{"keys of others", nil, `{"key":"shop-1","orderId":"theirs","step":"charge","amount":"1","currency":"EUR","state":"live","effects":3}` + "\n",
+		{"keys of others", nil, `{"key":"shop-1","orderId":"the\u0000irs","step":"charge","amount":"1","currency":"EUR","state":"live","effects":3}` + "\n",
 			found{"provider_others": {"theirs"}}},
 		{"charged again by others", nil, `{"key":"shop-1","orderId":"sold","step":"charge","amount":"1","currency":"EUR","state":"live"}` +
 			`{"key":"shop-2","orderId":"sold","step":"refund","state":"live"}`, found{"provider_again": {"sold", "sold"}}},

@@ -112,27 +112,24 @@ func (p booksPage) Others() string {
 	if p.Older {
 		return p.OthersIn(p.Report.Checks)
 	}
-	var all []string
+	var all []client.VerificationCheck
 	for _, c := range p.Comparisons {
-		all = append(all, p.OthersIn(c.Wrong))
+		all = append(all, c.Wrong...)
 	}
-	return strings.Join(slices.DeleteFunc(all, func(text string) bool { return text == "" }), "; ")
+	return p.OthersIn(all)
 }
 
-func (p booksPage) OthersIn(checks []client.VerificationCheck) string {
+func (p booksPage) OthersIn(checks []client.VerificationCheck) (text string) {
 	for _, check := range checks {
-		if check.Name == "provider_others" {
-			return others(check.Violations) + moneyIn(check.Money)
+		if check.Name == "provider_others" && check.Violations > 0 {
+			text += "; " + others(check.Violations) + moneyIn(check.Money)
 		}
 	}
-	return ""
+	return strings.TrimPrefix(text, "; ")
 }
 
-// others says that providers have charges for no order of Pawl's; empty: they have none.
+// others says that providers have charges for no order of Pawl's.
 func others(n int64) string {
-	if n == 0 {
-		return ""
-	}
 	return "a provider has " + count(n) + plural(n, " charge", " charges") + " for no order of Pawl's"
 }
 
@@ -266,13 +263,8 @@ type place struct {
 
 // comparedMoney is a figure of one currency on both sides.
 type comparedMoney struct {
-	Figure, Currency string
-	Here, There      decimal.Decimal
-}
-
-func (m comparedMoney) Difference() decimal.Decimal {
-	difference, _ := m.There.Sub(m.Here) // sums of fewer digits than would overflow
-	return difference
+	Figure, Currency        string
+	Here, There, Difference decimal.Decimal
 }
 
 // bothSides are the figures of a provider. Reports of older releases have one side only, and no figure.
@@ -288,7 +280,8 @@ func bothSides(provider string, compared []client.VerificationStep) (rows []comp
 			maps.Copy(both, s.Here)
 			for currency := range both {
 				here, there := parsed(s.Here[currency]), parsed(s.Money[currency])
-				rows = append(rows, comparedMoney{side[1], currency, here.Pad(there.Scale()), there.Pad(here.Scale())})
+				difference, _ := there.Sub(here) // sums of fewer digits than would overflow
+				rows = append(rows, comparedMoney{side[1], currency, here.Pad(there.Scale()), there.Pad(here.Scale()), difference})
 			}
 		}
 	}
