@@ -420,6 +420,7 @@ const (
 	SearchMatchMatchedPart                 SearchMatchMatched = "part"
 	SearchMatchMatchedRefundReference      SearchMatchMatched = "refundReference"
 	SearchMatchMatchedReservationReference SearchMatchMatched = "reservationReference"
+	SearchMatchMatchedWord                 SearchMatchMatched = "word"
 )
 
 // Defines values for SentToProviderStep.
@@ -840,7 +841,8 @@ type BulkResult struct {
 	CustomerID string `json:"customerId,omitempty,omitzero"`
 
 	// Detail Why the verb was not applied.
-	Detail string `json:"detail,omitempty,omitzero"`
+	Detail  string  `json:"detail,omitempty,omitzero"`
+	Failure Failure `json:"failure,omitempty,omitzero"`
 
 	// InDoubt A call was made, and its outcome is not known yet.
 	InDoubt bool   `json:"inDoubt,omitempty,omitzero"`
@@ -2729,7 +2731,7 @@ type RotateSecretBody struct {
 
 // SearchMatch defines model for SearchMatch.
 type SearchMatch struct {
-	// Key With metadata: the key of the value that matched. With part: what the term is a part of, such as customerId, chargeReference or metadata.email.
+	// Key With metadata: the key of the value that matched. With word and part: what the term is a part of, such as customerId, chargeReference or metadata.email.
 	//
 	// Examples: email
 	Key string `json:"key,omitempty,omitzero"`

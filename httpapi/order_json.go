@@ -168,6 +168,14 @@ type failure struct {
 	Detail string `json:"detail,omitempty"`
 }
 
+// failureOf is nil if the order neither failed nor is being undone.
+func failureOf(o *orders.Order) *failure {
+	if o.FailureCode == nil {
+		return nil
+	}
+	return &failure{Step: or(o.FailureStep, ""), Code: *o.FailureCode, Detail: or(o.FailureDetail, "")}
+}
+
 // transition is one row of an order's history.
 type transition struct {
 	Seq   int32     `json:"seq" minimum:"1" doc:"Number of the row, without gaps."`
@@ -244,9 +252,7 @@ func orderOf(o *orders.Order) order {
 		out.Item, out.Quantity = o.Item, o.Quantity
 	}
 	out.FinishedAt = utc(o.FinishedAt)
-	if o.FailureCode != nil {
-		out.Failure = &failure{Step: or(o.FailureStep, ""), Code: *o.FailureCode, Detail: or(o.FailureDetail, "")}
-	}
+	out.Failure = failureOf(o)
 	if o.Hold != nil && slices.Contains([]string{fsm.HoldRetry, fsm.HoldCallback, fsm.HoldScheduled, fsm.HoldApproval}, *o.Hold) {
 		out.ResumesAt = utc(o.DueAt)
 	}

@@ -49,6 +49,7 @@ func TestSearch(t *testing.T) {
 		`"orderId":"shop-1","customerId":"ann"`, `"orderId":"shop-10","customerId":"ann","metadata":{"email":"ann@example.com","shop":"x"}`,
 		`"orderId":"shop-2","customerId":"c-129","metadata":{"email":"bob@example.com"}`, `"orderId":"ann","metadata":{"email":"shop-1"}`,
 		`"orderId":"shop","metadata":{"email":"` + strings.Repeat("é", 300) + `"}`,
+		`"orderId":"web-7","metadata":{"email":"inv-2026-0129"}`, `"orderId":"web-129"`, `"orderId":"web-1290"`,
 	} {
 		b.process(t, fmt.Sprintf(`{%s,"amount":%d,"item":"widget"}`, order, i+1)).wantStatus(t, 200)
 	}
@@ -63,7 +64,7 @@ func TestSearch(t *testing.T) {
 	assert.NoError(t, migrations.AddSearchKey(t.Context(), b.AdminURL, "email"))
 	assert.NoError(t, migrations.AddSearchKey(t.Context(), b.AdminURL, "it's \"x\""))
 	body := b.get(t, "/api/search?term=nobody").body
-	assert.Contains(t, body, `"metadataKeys":["email","it's \"x\""],"looked":5,"lookedSince":"2`, "what was looked at is missing")
+	assert.Contains(t, body, `"metadataKeys":["email","it's \"x\""],"looked":8,"lookedSince":"2`, "what was looked at is missing")
 	for term, want := range map[string]string{
 		"ann":                        "ann orderId, shop-10 customerId, shop-1 customerId",
 		"shop-1":                     "shop-1 orderId, shop-10 orderIdPrefix, ann metadata email",
@@ -87,6 +88,9 @@ func TestSearch(t *testing.T) {
 		"3.00 EUR":                   "", // they are in USD
 		"129,98 €":                   "", // and not what has 129 inside
 		"1e0":                        "",
+		"order #129":                 "web-129 word orderId, shop-2 word customerId, web-1290 part orderId, web-7 part metadata.email",
+		"#7":                         "web-7 word orderId", // the index has it
+		"#777, #129":                 "web-129 word orderId, not 777",
 		"op":                         "", // too short for a part
 		"%":                          "",
 		strings.Repeat("é", 255):     "shop part metadata.email",

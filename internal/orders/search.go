@@ -3,6 +3,7 @@ package orders
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"math"
 	"regexp"
 	"slices"
@@ -22,7 +23,7 @@ import (
 type Match struct {
 	Order   Order
 	Matched string // how: one of those below
-	Key     string // of the metadata; of a part: where it is
+	Key     string // of the metadata; of a word or part: where it is
 }
 
 // What a search can match, in the order of its results.
@@ -37,6 +38,7 @@ const (
 	MatchedDisputed    = "disputeCharge" // the provider's name for the charge, as a dispute had it
 	MatchedMetadata    = "metadata"      // under one of the keys that the owner has chosen
 	MatchedAmount      = "amount"        // like a part, of the newest orders only
+	MatchedWord        = "word"          // something of the above has the term as a word; of an id, at its end
 	MatchedPart        = "part"          // something of the above has the term inside
 )
 
@@ -62,19 +64,21 @@ type Found struct {
 
 // Search finds up to limit orders by one term of up to 255 characters. An order is in the result once, with the first
 // thing that matched. If none has the term as it is, in lower or in upper case, Search looks inside the newest orders, or
-// inside those before a cursor. If none has it there, it does the same with each of the words of a term that is no amount. Errors: ErrUnavailable.
+// inside those before a cursor; words come before other parts. A number finds the order with the id of the newest one, but this number at its end, too. If none has it there, it does the same with each of the words of a term that is no amount. Errors: ErrUnavailable.
 func (r *Reader) Search(ctx context.Context, term string, limit int32, before int64) (found Found, err error) {
 	var rows []db.OrdersSearchRow
 	p := db.OrdersSearchPartsParams{Before: cmp.Or(before, math.MaxInt64), Looks: looksInside, Most: limit + 1}
-	words := wordsOf(term)
+	words, sought := wordsOf(term), []string(nil)
 	if p.Amount, p.Currency = amountOf(term); p.Amount != "" {
 		words = nil
+	} else if number := strings.TrimPrefix(term, "#"); number != "" && isNumber(number) {
+		term, words = number, nil // of an order, and no amount
 	}
 	for _, terms := range [][]string{{term}, words} {
 		if len(rows) > 0 || len(terms) == 0 {
 			continue
 		}
-		found = Found{}
+		found, sought = Found{}, terms
 		if rows, found.Missing, err = r.lookUp(ctx, terms, limit+1); err != nil {
 			return found, Unavailable("search orders", err)
 		}
@@ -86,7 +90,9 @@ func (r *Reader) Search(ctx context.Context, term string, limit int32, before in
 			if err != nil {
 				return found, Unavailable("look inside orders", err)
 			}
-			rows = append(rows, inside...)
+			if rows = append(rows, inside...); len(terms) == 1 && len(rows) > 0 {
+				found.Missing = nil // the index had it
+			}
 		}
 	}
 	how := map[int64]db.OrdersSearchRow{}
@@ -100,13 +106,51 @@ func (r *Reader) Search(ctx context.Context, term string, limit int32, before in
 	left := len(numbers) > int(limit)
 	numbers = numbers[:min(len(numbers), int(limit))]
 	page, cut, err := r.readPage(ctx, numbers)
+	asWord := wordIn(sought)
 	for _, order := range page {
-		found.Matches = append(found.Matches, Match{order, how[order.OrderNo].Matched, how[order.OrderNo].Key})
+		m := Match{order, how[order.OrderNo].Matched, how[order.OrderNo].Key}
+		if m.Matched == MatchedPart && asWord(&m) {
+			m.Matched = MatchedWord
+		}
+		found.Matches = append(found.Matches, m)
 	}
+	slices.SortStableFunc(found.Matches, func(a, b Match) int { return cmp.Compare(a.rank(), b.rank()) })
 	if found.More = left || cut != 0; found.More && found.Looked > 0 {
 		found.Next = cmp.Or(cut, numbers[len(numbers)-1])
 	}
 	return found, err
+}
+
+// wordIn reports whether a match has one of the terms without a letter or digit beside it. An id ends with it.
+func wordIn(terms []string) func(*Match) bool {
+	var all []string
+	for _, term := range terms {
+		all = append(all, regexp.QuoteMeta(term))
+	}
+	word := `(?i)(^|[^\pL\pN])(` + strings.Join(all, "|") + ")$"
+	atEnd, anywhere := regexp.MustCompile(word), regexp.MustCompile(strings.TrimSuffix(word, "$")+`($|[^\pL\pN])`)
+	return func(m *Match) bool {
+		key, ofMetadata := strings.CutPrefix(m.Key, MatchedMetadata+".")
+		switch {
+		case ofMetadata:
+			values := map[string]string{}
+			return json.Unmarshal(m.Order.Metadata, &values) == nil && anywhere.MatchString(values[key])
+		case m.Key == MatchedCustomer:
+			return anywhere.MatchString(*m.Order.CustomerID)
+		}
+		return m.Key == MatchedID && atEnd.MatchString(m.Order.OrderID)
+	}
+}
+
+// rank is lower for what was more probably meant.
+func (m *Match) rank() int {
+	switch {
+	case m.Matched == MatchedPart:
+		return 2
+	case m.Matched == MatchedAmount, m.Matched == MatchedWord && m.Key != MatchedID:
+		return 1
+	}
+	return 0
 }
 
 // A search looks up mostWords words at most, and looks inside orders for the first mostInside of them: that costs more.
@@ -138,10 +182,17 @@ func separates(r rune) bool { return unicode.IsSpace(r) || strings.ContainsRune(
 // likely escapes a text in a pattern of LIKE.
 var likely = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
 
-// lookUp finds the orders that have one of the terms as it is, in lower or in upper case. missing are the others.
+// lookUp finds the orders that have one of the terms as it is, in lower or in upper case. missing are the others, and a
+// single number, which other ids may end with, too.
 func (r *Reader) lookUp(ctx context.Context, terms []string, most int32) (all []db.OrdersSearchRow, missing []string, err error) {
 	for _, term := range terms {
 		before := len(all)
+		if isNumber(term) {
+			if all, err = r.appendNumbered(ctx, all, term); err != nil {
+				return nil, nil, err
+			}
+		}
+		numbered := len(all)
 		for i, typed := range []string{term, strings.ToLower(term), strings.ToUpper(term)} {
 			if i > 0 && typed == term {
 				continue
@@ -154,11 +205,27 @@ func (r *Reader) lookUp(ctx context.Context, terms []string, most int32) (all []
 				break
 			}
 		}
-		if len(all) == before {
+		if len(all) == numbered && (numbered == before || len(terms) == 1) {
 			missing = append(missing, term)
 		}
 	}
 	return all, missing, nil
+}
+
+// appendNumbered appends the order whose id is that of the newest order with another number at its end. No index has the ends of ids.
+func (r *Reader) appendNumbered(ctx context.Context, all []db.OrdersSearchRow, number string) ([]db.OrdersSearchRow, error) {
+	newest, _, err := r.ListIDs(ctx, Filter{Limit: 1})
+	if err != nil || len(newest) == 0 {
+		return all, err
+	}
+	prefix := strings.TrimRight(newest[0], "0123456789")
+	rows, err := Read(ctx, r, r.query.OrdersSearch, db.OrdersSearchParams{Term: prefix + number, Most: 1})
+	for _, row := range rows {
+		if row.Matched == MatchedID && prefix != "" {
+			all = append(all, db.OrdersSearchRow{OrderNo: row.OrderNo, Matched: MatchedWord, Key: MatchedID})
+		}
+	}
+	return all, err
 }
 
 // lookInside looks for orders with one of the missing terms inside, with all words of one inside the same value of metadata, or with

@@ -691,7 +691,7 @@ export interface paths {
         };
         /**
          * Find orders by one term
-         * @description Finds the order with this id; then those whose id begins with the term, and those whose customer, provider's reference, or value of a searchable metadata key is the term, newest first. If there are none, it tries the term in lower and in upper case, and then looks inside the newest 10,000 orders: for a term of 3 characters or more as a part of any of these (matched is part; of metadata, a value with all of its words), whatever the case of letters from A to Z, and as an amount, such as 417, 417.00, 417,00, $417 or 417 EUR (in this currency); all but the first are only that. nextCursor looks inside older ones. If there are none, either, and the term is no amount, it does all this with each of the words of the term that have 3 characters and a digit, or else with the whole term, without the punctuation around them: "order #49456, 49457." finds both; notFound has those that no order has. An order is listed once. Needs the role read.
+         * @description Finds the order with this id, or of a number the one whose id is that of the newest order with this number at its end (#123 finds order-123); then those whose id begins with the term, and those whose customer, provider's reference, or value of a searchable metadata key is the term, newest first. If there are none, it tries the term in lower and in upper case, and then looks inside the newest 10,000 orders: for a term of 3 characters or more as a part of any of these (matched is part, or word if no letter or digit is beside it, at the end of an id; of metadata, a value with all of its words), whatever the case of letters from A to Z, and as an amount, such as 417, 417.00, 417,00, $417 or 417 EUR (in this currency); all but the first are only that. nextCursor looks inside older ones. If there are none, either, and the term is no amount, it does all this with each of the words of the term that have 3 characters and a digit, or else with the whole term, without the punctuation around them: "order #49456, 49457." finds both; notFound has those that no order has. An order is listed once. Needs the role read.
          */
         get: operations["searchOrders"];
         put?: never;
@@ -1276,6 +1276,8 @@ export interface components {
             customerId?: string;
             /** @description Why the verb was not applied. */
             detail?: string;
+            /** @description Why the order failed, or is being undone. */
+            failure?: components["schemas"]["Failure"];
             /** @description A call was made, and its outcome is not known yet. */
             inDoubt?: boolean;
             item?: string;
@@ -3147,7 +3149,7 @@ export interface components {
         };
         SearchMatch: {
             /**
-             * @description With metadata: the key of the value that matched. With part: what the term is a part of, such as customerId, chargeReference or metadata.email.
+             * @description With metadata: the key of the value that matched. With word and part: what the term is a part of, such as customerId, chargeReference or metadata.email.
              * @example email
              */
             key?: string;
@@ -3156,7 +3158,7 @@ export interface components {
              * @example chargeReference
              * @enum {string}
              */
-            matched: "orderId" | "orderIdPrefix" | "customerId" | "chargeReference" | "reservationReference" | "refundReference" | "disputeReference" | "disputeCharge" | "metadata" | "amount" | "part";
+            matched: "orderId" | "orderIdPrefix" | "customerId" | "chargeReference" | "reservationReference" | "refundReference" | "disputeReference" | "disputeCharge" | "metadata" | "amount" | "word" | "part";
             order: components["schemas"]["Order"];
         };
         SearchResult: {
