@@ -131,6 +131,7 @@ type run struct {
 	preflight *preflight   // what was read before its call; nil: nothing yet
 	hold      *hold        // what to hold the order for: see toHold
 	hotItem   string       // in the hot-key queue: the item whose stock row is locked
+	soldOut   string       // an item of which too little was seen
 	waiters   atomic.Int32 // callers that wait for the end of the run
 
 	kept atomic.Pointer[IdempotencyKey] // a key that is stored for this order

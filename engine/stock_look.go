@@ -58,6 +58,7 @@ func (e *remote) divideByStock(runs []*run) (short, others []*run) {
 	return divide(runs, func(r *run) bool {
 		for item, units := range wanted[r] {
 			if stock, known := seen[item]; known && stock.available != untracked && stock.available < units {
+				r.soldOut = item
 				return true
 			}
 		}
@@ -137,7 +138,7 @@ func (e *remote) beginLooking(key beginKey, runs []*run) []*run {
 	for _, r := range short {
 		pool := r.call.pool
 		dropCalls(r)
-		r.next = r.withoutCall(pool, provider.Refused{Code: outOfStock, Detail: "an item was sold out before the charge"})
+		r.next = r.withoutCall(pool, provider.Refused{Code: outOfStock, Detail: provider.Text("an item was sold out before the charge: " + r.soldOut)})
 	}
 	if rest := append(served, others...); len(rest) > 0 {
 		e.beginCalls(key, rest)

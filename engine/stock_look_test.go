@@ -25,7 +25,7 @@ func TestSoldOutIsNotCharged(t *testing.T) {
 	}
 	s.admit(t, order("many", "widget", 3))
 	failed := s.until(t, "many", "failed")
-	assert.Equal(t, *failed.FailureCode, "out_of_stock")
+	assert.Equal(t, *failed.FailureCode+", "+*failed.FailureDetail, "out_of_stock, an item was sold out before the charge: widget")
 	s.called(t, "many")
 	s.admit(t, order("both", "widget", 2))
 	s.until(t, "both", "completed")
