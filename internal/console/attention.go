@@ -45,8 +45,14 @@ type waitingOrder struct {
 	Own     bool          // this person submitted it, and may not approve it
 }
 
-// Money says whether the customer has paid.
-func (o waitingOrder) Money() string { return moneyOf(&o.Order) }
+// Money says whether the customer has paid, unless that is what is said of all.
+func (p *attentionPage) Money(o waitingOrder) string {
+	money := moneyOf(&o.Order)
+	if all, _, said := strings.Cut(p.Chosen.Risk(), ","); said && strings.HasPrefix(money, all) && o.StopRequested == "" {
+		return ""
+	}
+	return money
+}
 
 const (
 	waitingOfPage = 10

@@ -87,7 +87,7 @@ func (v *visit) bulk() error {
 		p.Problem = unexplained
 	}
 	if p.Verb != nil {
-		p.Fields = p.Verb.bulkFields(p.Body)
+		p.Fields = p.fields()
 	}
 	return v.show("bulk", page{Title: "Many orders", Data: p})
 }
@@ -367,12 +367,15 @@ func addTotals(sums, totals []client.CurrencyTotal) []client.CurrencyTotal {
 	return sums
 }
 
-// bulkFields are the fields of a verb for many orders.
-func (a *verb) bulkFields(body client.BulkBody) (all []field) {
-	all = []field{{Name: "reason", Label: "Reason", Value: body.Reason, Required: true, Help: "It is kept in the history of each order."}}
-	if a.Name == "retry" {
+// fields are those of the verb. If it can be done to none of the orders, only another policy may change that.
+func (p *bulkPage) fields() (all []field) {
+	if !p.Tried || len(p.Would) > 0 {
+		all = []field{{Name: "reason", Label: "Reason", Value: p.Body.Reason, Required: true, Help: "It is kept in the history of each order."}}
+	}
+	short := func(r client.BulkResult) bool { return r.SoldOut.Item != "" }
+	if p.Verb.Name == "retry" && (all != nil || !slices.ContainsFunc(p.Not, short)) {
 		policy := policyField
-		policy.Value, policy.Looks = string(body.Policy), true
+		policy.Value, policy.Looks = string(p.Body.Policy), true
 		all = append(all, policy)
 	}
 	return all

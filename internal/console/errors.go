@@ -26,7 +26,8 @@ type errorGroup struct {
 	Section string    // of the runbook; may be empty
 	Rows    []errorRow
 	Actions []errorAction
-	Waits   bool // they go on by themselves
+	Waits   bool     // they go on by themselves
+	Short   []string // why a retry of some of them would fail
 
 	Orders, Trying int64
 	More           bool
@@ -53,8 +54,24 @@ func (v *visit) errorGroups() error {
 		if v.may("retryOrder") {
 			groups[i].Actions = retriesOf(groups[i].Rows)
 		}
+		if len(groups[i].Actions) > 0 && groups[i].key == "code "+outOfStock {
+			if err := v.lookAtStock(&groups[i]); err != nil {
+				return err
+			}
+		}
 	}
 	return v.show("errors", page{Title: "Errors", Data: errorsPage{groups, more}})
+}
+
+// lookAtStock finds which orders of a group would find too little again. Only the others can be retried.
+func (v *visit) lookAtStock(of *errorGroup) error {
+	p := &bulkPage{Verb: verbByName(verbs, "retry")}
+	body := client.BulkBody{RequestID: client.NewID(), Filter: client.BulkFilter{Status: []client.Status{client.StatusFailed}, FailureCode: outOfStock}}
+	err := v.applyTo(p, body, true)
+	if of.Short = p.WhyNot(); len(p.Would) == 0 && err == nil {
+		of.Actions = nil
+	}
+	return err
 }
 
 func (v *visit) groupedErrors() (groups []errorGroup, more bool, err error) {
@@ -198,8 +215,11 @@ func (of *errorGroup) Declined() bool {
 
 // declined reports whether the provider refused the charge. An item that is sold out ends an order before its charge.
 func declined(step client.FailureStep, code string) bool {
-	return step == client.FailureStepCharge && code != "out_of_stock"
+	return step == client.FailureStepCharge && code != outOfStock
 }
+
+// outOfStock is the code of orders whose item is sold out.
+const outOfStock = "out_of_stock"
 
 // retryHelps reports whether the first thing that the runbook says is to retry the orders of a group. A refused charge needs
 // another payment method, for each order.

@@ -242,8 +242,9 @@ func TestWaits(t *testing.T) {
 	failed := orderPage{History: &history{}, Order: &client.Order{Status: "failed", StartAt: soon, FinishedAt: now, Failure: client.Failure{Step: "charge", Code: "card_declined", Detail: "Your card was declined."}}}
 	assert.Equal(t, tags.ReplaceAllString(string(failed.Ends()), "")+failed.Paid(),
 		" It failed at the charge: the card was declined (Your card was declined).The customer pays nothing: nothing was charged.")
-	again := ofOrder{&visit{}, verbByName(verbs, "retry"), failed.Order, nil}
+	again := ofOrder{&visit{}, verbByName(verbs, "retry"), failed.Order, nil, ""}
 	assert.Contains(t, strings.Join(again.retried(""), " "), "Last time the charge was refused (the card was declined: Your card was declined).")
+	assert.Equal(t, again.verb.moneyAfter(failed.Order), "is charged if it is accepted this time; last time the card was declined")
 	failed.Failure.Code = "out_of_stock"
 	assert.Contains(t, strings.Join(again.retried(""), " "), "Last time nothing was charged (out of stock: ")
 	declined := errorGroup{Rows: []errorRow{{ErrorGroup: client.ErrorGroup{Step: "charge", Code: "stolen_card", Orders: 1}}}}
@@ -392,7 +393,7 @@ func TestDoubtIsTold(t *testing.T) {
 	o.Status, o.InDoubt, o.Steps.Reserve = client.StatusReserving, true, client.StepState{}
 	assert.Equal(t, p.Goods(), "may be reserved")
 	lookup := []client.Call{{Operation: "lookup", Outcome: "retry", Code: "unseen"}}
-	assert.Equal(t, meaningOf(&o, reasons[0], lookup), "No try of the reservation has succeeded. Asked last, the provider said that it was not done.")
+	assert.Equal(t, meaningOf(&o, reasons[0], lookup), "No try of the reservation has succeeded, but one without a clear answer may have been done. Asked last, the provider said that it was not done, but the request may still be on its way.")
 	found := &client.Overview{ProviderSteps: []client.ProviderStep{{Step: "charge", Route: "eu", Host: "eu.example"}, {Step: "charge", Route: "us", Host: "us.example"}}}
 	group := client.ErrorGroup{Step: "charge", Route: "eu", Hold: client.ErrorGroupHoldRetry, Code: "timeout"}
 	closed := groupOf(found, &group)

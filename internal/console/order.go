@@ -53,14 +53,16 @@ func (p *orderPage) Several(kind string) bool {
 	return map[string]int{"refund": len(p.Refunds), "capture": len(p.Captures), "void": len(p.Voids)}[kind] > 1
 }
 
-// Tried is the first operation that the provider has not done yet, though it was asked; nil: there is none.
-func (p *orderPage) Tried() *operation {
-	for _, o := range p.Operations() {
-		if o.Code != "" && (o.State == client.CaptureStatePending || o.State == client.CaptureStateInDoubt) {
-			return &o
-		}
+// Tried are the operations that are not done yet, those first that the provider was asked for; nil: it was asked for none.
+func (p *orderPage) Tried() []operation {
+	open := slices.DeleteFunc(p.Operations(), func(o operation) bool {
+		return o.State != client.CaptureStatePending && o.State != client.CaptureStateInDoubt
+	})
+	asked := slices.IndexFunc(open, func(o operation) bool { return o.Code != "" })
+	if asked < 0 {
+		return nil
 	}
-	return nil
+	return slices.Concat(open[asked:], open[:asked])
 }
 
 func operationsOf(o *client.Order) (all []operation) {
@@ -124,15 +126,17 @@ func unlessZero(sum decimal.Decimal) string {
 	return count(sum)
 }
 
-// GoingBack is what refunds that are neither done nor failed may give back; empty: nothing.
-func (p *orderPage) GoingBack() string {
-	var sum decimal.Decimal
-	for _, r := range p.Refunds {
+// GoingBack is what open refunds may give back; empty: nothing.
+func (p *orderPage) GoingBack() string { return unlessZero(goingBack(p.Order)) }
+
+// goingBack is what refunds that are neither done nor failed may give back.
+func goingBack(o *client.Order) (sum decimal.Decimal) {
+	for _, r := range o.Refunds {
 		if r.State != client.RefundStateDone && r.State != client.RefundStateFailed {
 			sum, _ = sum.Add(parsed(r.Amount))
 		}
 	}
-	return unlessZero(sum)
+	return sum
 }
 
 // Balance is what was taken for the order, less what went back or was lost, and what is kept, as the books count it; nil:
@@ -166,24 +170,25 @@ func (b *balance) less(what string, amount decimal.Decimal) {
 	}
 }
 
-// RefundedOfLines says how many units of each line refunds have, or may have, given back, and what these cost.
+// RefundedOfLines says how many units of each line refunds have given back, or are to give back, and what these cost.
 func (p *orderPage) RefundedOfLines() []string {
-	units, amounts, said := make([]int, len(p.Lines)), make([]decimal.Decimal, len(p.Lines)), make([]string, len(p.Lines))
-	for _, r := range p.Refunds {
-		for _, line := range r.Lines {
-			if at := line.Line - 1; r.State != client.RefundStateFailed {
-				units[at] += line.Quantity
-				amounts[at], _ = amounts[at].Add(parsed(line.Amount))
+	said := make([]string, len(p.Lines))
+	for at := range said {
+		for _, back := range []string{"refunded", "on the way back"} {
+			units, amount := 0, decimal.Decimal{}
+			for _, r := range p.Refunds {
+				for _, line := range r.Lines {
+					if int(line.Line)-1 == at && r.State != client.RefundStateFailed && (r.State == client.RefundStateDone) == (back == "refunded") {
+						units += line.Quantity
+						amount, _ = amount.Add(parsed(line.Amount))
+					}
+				}
+			}
+			if units > 0 {
+				said[at] += fmt.Sprintf(", %d %s: %s", units, back, count(amount))
 			}
 		}
-	}
-	for i := range said {
-		if units[i] > 0 {
-			said[i] = fmt.Sprintf("%d refunded", units[i])
-		}
-		if !amounts[i].IsZero() {
-			said[i] += ": " + count(amounts[i])
-		}
+		said[at] = strings.TrimSuffix(strings.TrimPrefix(said[at], ", "), ": 0")
 	}
 	return said
 }

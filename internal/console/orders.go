@@ -247,7 +247,7 @@ func (v *visit) findByTerm(s *search, p *ordersPage) (only string, err error) {
 		found = &client.SearchResult{}
 	case err != nil:
 		return "", err
-	case len(found.Matches) == 1 && len(found.NotFound) == 0 && found.NextCursor == "" && cursor == "" && len(s.filters) == 0:
+	case meansFirst(found) && cursor == "" && len(s.filters) == 0:
 		return found.Matches[0].Order.OrderID, nil
 	}
 	p.Matched, p.Term, p.Keys, p.Next = map[string]string{}, s.term, found.MetadataKeys, v.nextPage(found.NextCursor)
@@ -283,6 +283,19 @@ func (v *visit) findByTerm(s *search, p *ordersPage) (only string, err error) {
 	return "", nil
 }
 
+// meansFirst reports whether a search can only mean its first order: the others merely have the term inside something, which
+// may be anybody's.
+func meansFirst(found *client.SearchResult) bool {
+	if len(found.Matches) == 0 || len(found.NotFound) > 0 {
+		return false
+	}
+	first, inside := found.Matches[0], func(m client.SearchMatch) bool { return m.Matched == client.SearchMatchMatchedPart }
+	if first.Matched == client.SearchMatchMatchedWord {
+		return first.Key == "orderId" && !slices.ContainsFunc(found.Matches[1:], func(m client.SearchMatch) bool { return !inside(m) })
+	}
+	return len(found.Matches) == 1 && found.NextCursor == "" && !inside(first)
+}
+
 // lookedInside says how far a search looked inside orders.
 func lookedInside(found *client.SearchResult, older bool) string {
 	switch back := found.LookedSince.UTC().Format("2 January 2006, 15:04 UTC"); {
@@ -299,9 +312,9 @@ func lookedInside(found *client.SearchResult, older bool) string {
 
 // howMatched says why an order was found.
 func howMatched(m *client.SearchMatch) string {
-	if m.Matched == client.SearchMatchMatchedPart {
+	if how := map[client.SearchMatchMatched]string{"word": "Found as a word of the ", "part": "Found inside the "}[m.Matched]; how != "" {
 		place, key, _ := strings.Cut(m.Key, ".")
-		return strings.TrimSpace("Found inside the " + matchNames[place] + " " + key)
+		return strings.TrimSpace(how + matchNames[place] + " " + key)
 	}
 	return strings.TrimSpace("Found by " + matchNames[string(m.Matched)] + " " + m.Key)
 }
@@ -414,7 +427,7 @@ func refundedOf(o client.Order, columns bool) string {
 		refunded = "undone"
 	}
 	for _, part := range [][2]string{{"authorized", o.Money.Authorized}, {"voided", o.Money.Voided}, {refunded, cmp.Or(o.Money.Refunded, o.Refunded)},
-		{"in dispute", o.Money.Disputed}, {"lost", o.Money.Lost}} {
+		{"on its way back", goingBack(&o).String()}, {"in dispute", o.Money.Disputed}, {"lost", o.Money.Lost}} {
 		if strings.Trim(part[1], "0.") != "" && !(columns && part[0] == refunded) {
 			parts = append(parts, part[0]+" "+count(part[1]))
 		}

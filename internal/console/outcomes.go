@@ -125,7 +125,8 @@ func (q *ofOrder) outcomes(would *client.Order, outcome string) []string {
 	case "resume":
 		return all("The order continues at the step " + q.step() + ".")
 	case "retry":
-		return q.retried(q.soldOut())
+		q.short = q.soldOut()
+		return q.retried(q.short)
 	case "refund", "capture", "void":
 		return q.operated(would)
 	}
@@ -143,6 +144,8 @@ func (a *verb) moneyAfter(o *client.Order) string {
 		return "goes back"
 	case goesOn && charged:
 		return "is charged already, and not again"
+	case goesOn && o.Status == client.StatusFailed && declined(o.Failure.Step, o.Failure.Code):
+		return "is charged if it is accepted this time; last time " + codeInWords(o.Failure.Code)
 	case goesOn:
 		return "is charged once"
 	case charged && o.Authorized != "":
@@ -157,7 +160,7 @@ func (a *verb) moneyAfter(o *client.Order) string {
 
 // Money is what becomes of the money of an order that a dry run has allowed the verb for.
 func (p *bulkPage) Money(r client.BulkResult) string {
-	return p.Verb.moneyAfter(&client.Order{Status: r.Status, InDoubt: r.InDoubt, Authorized: r.Authorized, Steps: client.Steps{Charge: r.Charge}})
+	return p.Verb.moneyAfter(&client.Order{Status: r.Status, InDoubt: r.InDoubt, Authorized: r.Authorized, Failure: r.Failure, Steps: client.Steps{Charge: r.Charge}})
 }
 
 // What is what was ordered.

@@ -58,12 +58,12 @@ func TestErrors(t *testing.T) {
 	eventually(t, "both are shown", func() bool { return strings.Contains(s.get(t, "/console/errors").body, "List the 2 orders") })
 	filter := url.Values{"verb": {"retry"}, "status": {"failed"}, "failureCode": {"out_of_stock"}}
 	escaped := strings.NewReplacer("&", "&amp;", "+", "&#43;").Replace
-	s.get(t, "/console/errors").want(t, 200, "out_of_stock", `<bdi>&lt;i&gt;second</bdi>`,
-		`href="`+escaped("/console/bulk?"+filter.Encode())+`"`, `href="`+escaped(ordersOf(`status:failed step:reserve code:"out_of_stock"`))+`"`)
 	const short = "Too little in stock: gone has 0 left, so it would fail again. "
-	s.get(t, "/console/bulk?"+filter.Encode()).want(t, 200, "Left out: 2 orders", "<li>"+strings.TrimSpace(short), "None of these orders can be retried.", "!is charged")
-	s.get(t, "/console/order/retry?id=first").want(t, 200, "<li>"+short+"Nothing is charged then.", "!5.00 USD is charged")
+	s.get(t, "/console/errors").want(t, 200, "out_of_stock", `<bdi>&lt;i&gt;second</bdi>`, strings.TrimSpace(short), "!again from the start", `href="`+escaped(ordersOf(`status:failed step:reserve code:"out_of_stock"`))+`"`)
+	s.get(t, "/console/bulk?"+filter.Encode()).want(t, 200, "<li>"+strings.TrimSpace(short), "None of these orders can be retried<", "!is charged", "!Reason", "!policy")
+	s.get(t, "/console/order/retry?id=first").want(t, 200, "<li>"+short+"Nothing is charged then.", "!5.00 USD is charged", "!another card", `class="quiet">Start`)
 	assert.NoError(t, assert.Err(s.api.AdjustInventory(t.Context(), "gone", client.AdjustInventoryBody{Change: 1, Reason: "found", RequestID: "r"})))
+	s.get(t, "/console/errors").want(t, 200, `href="`+escaped("/console/bulk?"+filter.Encode())+`"`, "again from the start", "gone has 0 left")
 	s.get(t, "/console/bulk?"+filter.Encode()).want(t, 200, "Retry 1 order?", "Left out: 1 order<", "starts with the charge")
 	s.get(t, "/console/order/retry?id=first").want(t, 200, "5.00 USD is charged", "!"+short)
 	since := `data-label="Since:"><time datetime=`
@@ -101,7 +101,7 @@ func TestAttention(t *testing.T) {
 	eventually(t, "all reasons are shown", func() bool { return strings.Contains(s.get(t, "/console/attention").body, "(23505)") })
 	s.get(t, "/console/attention").want(t, 200, "<strong>12</strong> Retries are used up", "The outcome is unknown", "(23505)",
 		"Waits for approval", "<bdi>r00</bdi>", ">Retry all 12<", `class="button primary" href="/console/order/retry?id=r00"`)
-	s.get(t, "/console/attention?hold=attention&reason=retries_exhausted").want(t, 200, "No success in 10 min: the provider did not answer in time.", "<strong>The customer may have been charged 5 USD", "no answer in time to try 7",
+	s.get(t, "/console/attention?hold=attention&reason=retries_exhausted").want(t, 200, "No success in 10 min: the provider did not answer in time.", "<strong>The customer may have been charged, and", "!charged 5 USD", "no answer in time to try 7",
 		"no answer in time to try 6", "!no answer in time to try 5", "ch_7", ">All 7 calls<", ">in doubt<", "Don't: tell the customer", `href="/console/runbook#retries_exhausted"`)
 	s.sql(t, `SET session_replication_role = replica; UPDATE orders SET status = 'confirming' WHERE order_id = 'r00'; RESET session_replication_role`)
 	eventually(t, "it is told apart", func() bool {
@@ -193,6 +193,15 @@ func TestOrders(t *testing.T) {
 	assert.Equal(t, nothing.link(t, "orders for this item"), ordersOf(`item:"nothing"`))
 	if err := migrations.AddSearchKey(t.Context(), s.AdminURL, "email"); err != nil {
 		t.Fatal(err)
+	}
+	s.process(t, client.ProcessBody{OrderID: "order-123", Amount: "1", Item: "i"})
+	s.process(t, client.ProcessBody{OrderID: "order-77", Amount: "1", Item: "i", Metadata: map[string]string{"email": "INV-2026-0123"}})
+	for typed, place := range map[string]string{"#123": "", "order #123": "", "#0123": "Found as a word of the metadata email", "#2026-01": "Found inside the metadata email"} {
+		if page := s.get(t, ordersOf(typed)); place == "" {
+			assert.Equal(t, page.header.Get("Location"), orderPath+"order-123", typed) // the others may be anybody's
+		} else {
+			page.want(t, 200, ">"+place+"<", "order-77")
+		}
 	}
 	s.get(t, ordersOf("metadata.Email:x")).want(t, 200, "the value under <bdi>email</bdi> in their metadata", "Did you mean", "<bdi>&#34;x&#34;</bdi>")
 	s.get(t, ordersOf("ann smith")).want(t, 200, ">Found by customer<", "4 orders", `<a href="/console/orders?q=customer%3A%22ann&#43;smith%22"><bdi>ann smith</bdi></a>`)

@@ -25,6 +25,7 @@ type task struct {
 
 	Heading, Button string
 	Danger          bool            // it can't be undone
+	Quiet           bool            // it is of no use now
 	Notes           []string        // what to know before
 	Cautions        []template.HTML // what to know before anything else
 	questions       []field
@@ -160,15 +161,11 @@ func (v *visit) ask(t *task, refused *client.Problem) error {
 
 // confirm shows what will change, and the button that does it.
 func (v *visit) confirm(t *task, refused *client.Problem) error {
-	p, form := v.formOf(t, t.fields, refused), v.form
-	p.Hidden["requestId"] = client.NewID() // a repeated form has no further effect
-	p.Hidden["person"] = v.me.Name
-	for _, question := range t.questions {
-		p.Hidden[question.Name] = strings.Join(form[question.Name], "\n")
-	}
+	var changes []change
+	var notes []string
 	if t.preview != nil {
-		changes, notes, err := t.preview(form)
-		if err != nil {
+		var err error
+		if changes, notes, err = t.preview(v.form); err != nil {
 			return v.mend(t, err, func(t *task, refused *client.Problem) error {
 				if t.questions == nil {
 					return err
@@ -176,9 +173,14 @@ func (v *visit) confirm(t *task, refused *client.Problem) error {
 				return v.ask(t, refused)
 			})
 		}
-		p.Changes, p.Notes, p.Button = changes, notes, t.Button
 	}
-	p.Notes = slices.Concat(p.Notes, t.Notes)
+	p := v.formOf(t, t.fields, refused)
+	p.Hidden["requestId"] = client.NewID() // a repeated form has no further effect
+	p.Hidden["person"] = v.me.Name
+	for _, question := range t.questions {
+		p.Hidden[question.Name] = strings.Join(v.form[question.Name], "\n")
+	}
+	p.Changes, p.Notes = changes, slices.Concat(notes, t.Notes)
 	return v.showAs(p.status, "confirm", page{Title: t.Heading, Data: p})
 }
 

@@ -2,6 +2,7 @@ package console
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -186,6 +187,7 @@ type ofOrder struct {
 	verb    *verb
 	order   *client.Order
 	tracked map[string]bool // the items of the order whose stock is here; only for a refund
+	short   string          // why a retry would fail, once it was previewed
 }
 
 // doVerb serves the pages of a verb for an order.
@@ -201,7 +203,13 @@ func (v *visit) doVerb() error {
 	if err := v.needs(a.operation); err != nil { // before what the order says of the verb
 		return err
 	}
-	q := &ofOrder{v, a, order, map[string]bool{}}
+	q := &ofOrder{visit: v, verb: a, order: order, tracked: map[string]bool{}}
+	if v.r.Method == http.MethodGet && !v.applies(a, order) && a.Name != "step-result" { // the API says why
+		_, err := q.send(url.Values{"all": {"yes"}, "amount": {"1"}}, true)
+		if problem, refused := errors.AsType[*client.Problem](err); refused && problem.Status == http.StatusConflict {
+			return q.conflict(problem)
+		}
+	}
 	if err := q.track(); err != nil {
 		return err
 	}
@@ -240,6 +248,9 @@ func (q *ofOrder) task() *task {
 			return nil, nil, err
 		}
 		t.Outcomes = q.outcomes(would, form.Get("outcome"))
+		if q.short != "" && q.startsAgain() {
+			t.Quiet, t.fields = true, t.fields[1:] // another card does not help
+		}
 		if last := q.verb.last(would); last.Amount != "" {
 			t.Button = q.verb.Label + " " + q.money(last.Amount)
 		}

@@ -133,10 +133,17 @@ func meaningOf(o *client.Order, why reason, calls []client.Call) string {
 	}
 	text := "No try of " + theStep[o.Status] + " has succeeded"
 	switch {
-	case o.InDoubt && len(calls) > 0 && calls[0].Operation == client.CallOperationLookup && answerTo(&calls[0]) == notDone:
-		text += ". Asked last, the provider said that it was not done"
 	case o.InDoubt:
+		unclear := slices.IndexFunc(calls, func(c client.Call) bool {
+			return c.Operation != client.CallOperationLookup && (c.Outcome == "" || c.Outcome == client.CallOutcomeUnknown)
+		})
 		text += ", but one without a clear answer may have been done"
+		if unclear >= 0 {
+			text += fmt.Sprintf(": that of %s UTC (%s)", calls[unclear].StartedAt.UTC().Format("15:04:05"), answerTo(&calls[unclear]))
+		}
+		if calls != nil && calls[0].Operation == client.CallOperationLookup && answerTo(&calls[0]) == notDone {
+			text += ". Asked last, the provider said that it was not done, but the request may still be on its way"
+		}
 	}
 	return text + "."
 }
@@ -153,6 +160,8 @@ func moneyOf(o *client.Order) string {
 		return "The customer pays nothing: " + money + " was charged, and went back."
 	case charge.Completed && o.Authorized != "" && !undoing:
 		return money + " is authorized, and not taken yet."
+	case charge.Completed && o.Hold != client.OrderHoldAttention && (undoing || o.StopRequested == client.OrderStopRequestedCancel):
+		return "The customer was charged " + money + ", and has not got it back yet: it goes back by itself."
 	case charge.Completed && undoing:
 		return "The customer was charged " + money + ", and has not got it back yet."
 	case charge.Completed:
