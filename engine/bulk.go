@@ -39,7 +39,7 @@ type Bulk struct {
 // BulkResult is the result of a verb for one order.
 type BulkResult struct {
 	OrderID string
-	Order   orders.Order // as stored; after an error, as far as known
+	Order   orders.Order // as stored; after an error, as far as known; in a dry run, as it would be, with the failure that it has
 	Err     error        // as of Do; nil: applied, or applicable in a dry run
 	Refund  *orders.ChargeOperation
 	SoldOut *db.InventoryLookRow // in a dry run of a retry: the item of which too little is left, so that the order would fail again
@@ -140,6 +140,9 @@ func (e *Engine) foresee(ctx context.Context, b *Bulk, orderIDs []string, result
 		}
 		if results[i] = (BulkResult{OrderID: orderID, Err: err}); err == nil {
 			results[i] = e.doOne(ctx, q)
+			if is, would := found.orders[orderID], &results[i].Order; would.FailureCode == nil {
+				would.FailureStep, would.FailureCode, would.FailureDetail = is.FailureStep, is.FailureCode, is.FailureDetail
+			}
 		}
 	}
 }

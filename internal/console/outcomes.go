@@ -144,7 +144,7 @@ func (a *verb) moneyAfter(o *client.Order) string {
 		return "goes back"
 	case goesOn && charged:
 		return "is charged already, and not again"
-	case goesOn && o.Status == client.StatusFailed && declined(o.Failure.Step, o.Failure.Code):
+	case goesOn && declined(o.Failure.Step, o.Failure.Code):
 		return "is charged if it is accepted this time; last time " + codeInWords(o.Failure.Code)
 	case goesOn:
 		return "is charged once"

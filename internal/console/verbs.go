@@ -205,7 +205,7 @@ func (v *visit) doVerb() error {
 	}
 	q := &ofOrder{visit: v, verb: a, order: order, tracked: map[string]bool{}}
 	if v.r.Method == http.MethodGet && !v.applies(a, order) && a.Name != "step-result" { // the API says why
-		_, err := q.send(url.Values{"all": {"yes"}, "amount": {"1"}}, true)
+		_, err := q.send(url.Values{"amount": {"1"}}, true)
 		if problem, refused := errors.AsType[*client.Problem](err); refused && problem.Status == http.StatusConflict {
 			return q.conflict(problem)
 		}

@@ -1276,7 +1276,7 @@ export interface components {
             customerId?: string;
             /** @description Why the verb was not applied. */
             detail?: string;
-            /** @description Why the order failed, or is being undone. */
+            /** @description Why the order failed, or is being undone; in a dry run of retry, why it has failed before. */
             failure?: components["schemas"]["Failure"];
             /** @description A call was made, and its outcome is not known yet. */
             inDoubt?: boolean;
