@@ -56,7 +56,7 @@ var views = []view{
 }
 
 var searchHelp = [][2]string{
-	{`pi_3P8xZq`, "an id or its beginning, a customer, a provider's reference (of Stripe: pi_, re_ and dp_, and ch_ of a disputed charge) or a value of searchable " +
+	{`pi_3P8xZq`, "an id, its beginning or the number at its end (#123), a customer, a provider's reference (of Stripe: pi_, re_ and dp_, and ch_ of a disputed charge) or a value of searchable " +
 		"metadata. If no order has it, the newest orders that have it inside, or that have this amount (417, $417, 417 EUR). In quotes if it looks like a condition, with quotes doubled"},
 	{`status:failed,canceled`, "in one of these states; open: not ended"},
 	{`hold:attention`, "on hold: attention, approval, retry, callback, queued, scheduled or paused"},

@@ -145,7 +145,7 @@ func (a *verb) moneyAfter(o *client.Order) string {
 	case goesOn && charged:
 		return "is charged already, and not again"
 	case goesOn && declined(o.Failure.Step, o.Failure.Code):
-		return "is charged if it is accepted this time; last time " + codeInWords(o.Failure.Code)
+		return "is charged only if the card is accepted this time; last time " + codeInWords(o.Failure.Code)
 	case goesOn:
 		return "is charged once"
 	case charged && o.Authorized != "":

@@ -64,7 +64,9 @@ type Found struct {
 
 // Search finds up to limit orders by one term of up to 255 characters. An order is in the result once, with the first
 // thing that matched. If none has the term as it is, in lower or in upper case, Search looks inside the newest orders, or
-// inside those before a cursor; words come before other parts. A number finds the order with the id of the newest one, but this number at its end, too. If none has it there, it does the same with each of the words of a term that is no amount. Errors: ErrUnavailable.
+// inside those before a cursor; words come before other parts. A number also finds the order whose id is that of the newest
+// one with this number at its end. If none has the term there, Search does the same with each of the words of a term that is
+// no amount. Errors: ErrUnavailable.
 func (r *Reader) Search(ctx context.Context, term string, limit int32, before int64) (found Found, err error) {
 	var rows []db.OrdersSearchRow
 	p := db.OrdersSearchPartsParams{Before: cmp.Or(before, math.MaxInt64), Looks: looksInside, Most: limit + 1}
@@ -136,7 +138,7 @@ func wordIn(terms []string) func(*Match) bool {
 			values := map[string]string{}
 			return json.Unmarshal(m.Order.Metadata, &values) == nil && anywhere.MatchString(values[key])
 		case m.Key == MatchedCustomer:
-			return anywhere.MatchString(*m.Order.CustomerID)
+			return m.Order.CustomerID != nil && anywhere.MatchString(*m.Order.CustomerID)
 		}
 		return m.Key == MatchedID && atEnd.MatchString(m.Order.OrderID)
 	}
