@@ -2,6 +2,7 @@ package console
 
 import (
 	"cmp"
+	"fmt"
 	"net/url"
 	"slices"
 	"strings"
@@ -68,8 +69,10 @@ func (v *visit) lookAtStock(of *errorGroup) error {
 	p := &bulkPage{Verb: verbByName(verbs, "retry")}
 	body := client.BulkBody{RequestID: client.NewID(), Filter: client.BulkFilter{Status: []client.Status{client.StatusFailed}, FailureCode: outOfStock}}
 	err := v.applyTo(p, body, true)
-	if of.Short = p.WhyNot(); len(p.Would) == 0 && err == nil {
+	if of.Short = p.WhyNot(); len(p.Would) == 0 {
 		of.Actions = nil
+	} else if of.Short != nil {
+		of.Actions[0].Label = fmt.Sprintf("Try %d of them again from the start, with a new charge", len(p.Would))
 	}
 	return err
 }
