@@ -33,20 +33,6 @@ func refundable(o *client.Order) decimal.Decimal {
 // taken is what was charged of an order, or captured.
 func taken(o *client.Order) string { return cmp.Or(o.Captured, o.Amount) }
 
-// each returns the price of one unit of a line, as an amount and for people. If a unit has a fraction of the smallest
-// amount, the text is the price of the line, and amount is empty.
-func (q *ofOrder) each(line *client.Line) (amount, text string) {
-	total := parsed(line.Amount)
-	each, err := total.Quo(decimal.MustNew(int64(line.Quantity), 0))
-	if each = each.Trim(total.Scale()); err != nil || each.Scale() > total.Scale() {
-		return "", q.money(line.Amount) + " for all"
-	}
-	if line.Quantity == 1 {
-		return line.Amount, q.money(line.Amount)
-	}
-	return each.String(), q.money(each.String()) + " each"
-}
-
 // capturable is the part of an authorization that no capture or void has, or may have, taken.
 func capturable(o *client.Order) decimal.Decimal {
 	left := parsed(o.Authorized) // zero if nothing was authorized
@@ -371,12 +357,12 @@ func (q *ofOrder) operated(would *client.Order) (all []string) {
 	case q.verb.Name == "refund":
 		all = append(all, "No goods go back to stock.")
 	}
-	var units []string
-	for _, line := range last.Lines {
-		units = append(units, fmt.Sprintf("%d × %s", line.Quantity, visible(line.Item)))
-	}
-	if len(units) > 0 {
-		all = append(all, "It is for "+strings.Join(units, ", ")+".")
+	if c := q.chosen(q.form); len(c.parts) > 0 {
+		sum := strings.TrimPrefix(strings.Join(c.parts, " "), "+ ") + " = " + q.money(c.total.String()) + "."
+		if amountIn(q.form, "amount") != nil {
+			sum += " The amount you entered replaces this."
+		}
+		all = append(all, sum)
 	}
 	return all
 }

@@ -302,8 +302,11 @@ type field struct {
 	Name, Label, Help, Value string
 	Type                     string // of the input; also textarea, select, checkboxes (values one per line), decimal and opaque: not remembered by the browser
 	Options                  []string
-	Most                     int               // of a number; 0: any. The value of a checkbox, in place of yes
-	Amount                   string            // of one unit, or of a checkbox, with its currency
+	Most                     int               // of a number; 0: any
+	Amount                   string            // what the script needs for the total
+	Heads                    []string          // of the table that begins with the field
+	Kind, Paid, Left         string            // in its row
+	Ends                     bool              // the table
 	Words                    map[string]string // labels of options, if they differ from the option
 	Required                 bool
 	Wrong                    string // what is wrong with the value

@@ -28,22 +28,31 @@ func TestOrderWithLines(t *testing.T) {
 	s.get(t, "/console/orders?q=item:cup").want(t, 200, "basket")
 	s.get(t, "/console/item?item=cup").want(t, 200)
 	const refund = "/console/order/refund?id=basket"
-	s.get(t, refund).want(t, 200, "Units of &lt;tea&gt;", "2 of 2 left to refund. 4.00 USD each.", `max="2"`, `data-amount="4.00 USD"`, `type="checkbox" value="1" data-amount="-3.00 USD"`,
-		"> Shipping: by air, 4.90 USD<", "Discount: spring, −3.00 USD", "only if you choose them", "!Put the units back into stock")
+	s.get(t, refund).want(t, 200, `&lt;tea&gt;</label><td class="number" data-label="Amount:">8.00<td class="number" data-label="Left:">2 of 2<td>`, `max="2"`,
+		`data-amount="-3.00 share"`, `data-amount="4.90"`, `by air</label> <small>shipping</small>`, "Empty: the share of the units", "!Put the units back into stock")
 	assert.NoError(t, assert.Err(s.api.AdjustInventory(t.Context(), "<tea>", client.AdjustInventoryBody{Change: 5, Reason: "found"})))
 	s.get(t, refund).want(t, 200, "Put the units back into stock")
-	s.do(t, refund, "line4", "1").want(t, 422, "The total must be more than 0: it is −3.00 USD.")
-	s.do(t, refund, "line2", "1", "line4", "1").want(t, 422, "The total must be more than 0: it is 0.00 USD.")
+	s.do(t, refund, "line4", "3").want(t, 422, "The total must be more than 0: it is −3.00 USD.")
+	s.do(t, refund, "line2", "1", "line4", "-3").want(t, 422, "The total must be more than 0: it is 0.00 USD.")
+	s.do(t, refund, "line3", "4.91", "line4", "x").want(t, 422, `id="wrong-line3"`, "This must be an amount up to 4.90.", `id="wrong-line4"`)
+	s.do(t, refund, "line1", "1", "line3", "1,50").want(t, 200, "4.00 for 1 × &lt;tea&gt; &#43; 1.50 for by air − 1.09 for spring = 4.41 USD.", ">Refund 4.41 USD</button>")
+	s.do(t, refund, "line1", "1", "amount", "2").want(t, 200, "= 2.91 USD. The amount you entered replaces this.", ">Refund 2.00 USD</button>")
 	s.do(t, refund, "all", "yes", "line4", "1", "restock", "yes").want(t, 200, "12.90 USD goes back", "2 units go back to stock", ">Refund 12.90 USD</button>")
 	s.do(t, refund, "line1", "some").want(t, 422, `id="wrong-line1"`)
 	s.do(t, refund, "line1", "3").want(t, 409, "or of a line", `id="wrong-line1"`, "Only 2 of line 1 can still be part of a refund.", `!id="wrong-amount"`)
 	s.do(t, refund, "amount", "24,50").want(t, 409, `id="wrong-amount"`, "12.90 USD can still be refunded.")
-	seen := s.do(t, refund, "line1", "1", "line3", "1", "restock", "yes").want(t, 200, "8.90 USD: done, 1 × &lt;tea&gt;, 1 × by air, 1 back in stock")
+	seen := s.do(t, refund, "line1", "1", "line3", "4.90", "line4", "0", "restock", "yes").want(t, 200, "8.90 USD: done, 1 × &lt;tea&gt;, 1 × by air, 1 back in stock")
 	s.post(t, refund, seen.fill("reason", "broken")).want(t, 303)
 	s.get(t, "/console/order?id=basket").want(t, 200, ">8.90<small>, 1 × <bdi>&lt;tea&gt;</bdi></small><small>, 1 × <bdi>by air</bdi></small><small>, 1 back in stock<", "All items: sold, 1 back in stock",
 		`>2 <small>1 refunded: 4.00</small><`, `>1 <small>1 refunded: 4.90</small><`)
 	s.get(t, "/console/item?item=%3Ctea%3E").want(t, 200, `came back with a refund of <a href="/console/order?id=basket">`)
-	s.get(t, refund).want(t, 200, "1 of 2 left to refund. 4.00 USD each.", "8.90 USD was refunded before", "by air, 4.90 USD <small id=\"help-line3\">0 of 1 left.", `!name="line3"`)
+	s.get(t, refund).want(t, 200, ">1 of 2<td>", "8.90 USD was refunded before", "by air <small>shipping</small>", `data-label="Left:">0.00<td></tr>`, `!name="line3"`)
+	s.do(t, refund, "line1", "1", "line4", "0").want(t, 200, "4.00 USD goes back")
+	s.do(t, refund, "line1", "1", "line2", "1", "line4", "0").want(t, 409, "The total is 7.00 USD, and 4.00 USD can still be refunded.", `id="wrong-amount"`)
+	share := s.do(t, refund, "line1", "1").want(t, 200, "4.00 for 1 × &lt;tea&gt; − 1.71 for spring = 2.29 USD.")
+	s.post(t, refund, share.fill("reason", "broken")).want(t, 303)
+	s.get(t, refund).want(t, 200, `data-amount="-1.29 share"`)
+	s.do(t, refund, "line2", "1").want(t, 200, "3.00 for 1 × cup − 1.29 for spring = 1.71 USD.")
 }
 
 // TestStock: a change is shown before it is made, made once, and not made of what has changed meanwhile.

@@ -35,85 +35,177 @@ func (q *ofOrder) track() error {
 	return nil
 }
 
-// unitsLeft are the units of each line that no refund, or no capture, has, or may have.
-func (q *ofOrder) unitsLeft(kind string) []int {
-	left := make([]int, len(q.order.Lines))
-	for i, line := range q.order.Lines {
-		left[i] = line.Quantity
-	}
+// left returns the lines of the order with the units and the amounts that no refund, or no capture, has, or may have. The
+// API counts lines that are no items only as wholes; the share of one is in the total, and is told by that.
+func (q *ofOrder) left(kind string) []client.Line {
+	left := slices.Clone(q.order.Lines)
 	for _, o := range operationsOf(q.order) {
+		if o.Kind != kind || o.State == client.CaptureStateFailed {
+			continue
+		}
+		items, rest := itemsOf(left), parsed(o.Amount)
 		for _, line := range o.Lines {
-			if o.Kind == kind && o.State != client.CaptureStateFailed {
-				left[line.Line-1] -= line.Quantity
+			of := &left[line.Line-1]
+			of.Quantity -= line.Quantity
+			of.Amount = less(of.Amount, parsed(line.Amount))
+			rest, _ = rest.Sub(parsed(line.Amount))
+		}
+		taken, _ := items.Sub(itemsOf(left))
+		shares := make([]decimal.Decimal, len(left))
+		for i := range left {
+			shares[i] = proposed(&left[i], taken, items)
+			rest, _ = rest.Sub(shares[i])
+		}
+		for i := range left {
+			if rest.IsZero() {
+				left[i].Amount = less(left[i].Amount, shares[i])
 			}
 		}
 	}
 	return left
 }
 
-// units asks how many units of each line.
-func (q *ofOrder) units(verb string) (fields []field) {
-	left := q.unitsLeft(verb)
-	for i, line := range q.order.Lines {
-		f := field{Name: lineField(i), Most: left[i], Type: "number", Label: fmt.Sprintf("Units of %s (line %d)", visible(line.Item), i+1)}
-		f.Help = fmt.Sprintf("%d of %d left to %s.", left[i], line.Quantity, verb)
-		price := ""
-		if line.Amount != "" {
-			if f.Amount, price = q.each(&line); f.Amount != "" {
-				f.Amount += " " + q.order.Currency
-			}
-			f.Help += " " + price + "."
-		}
-		if line.Kind != "" {
-			f.Type, f.Help = "checkbox", ""
-			f.Label = strings.TrimSuffix(fmt.Sprintf("%s: %s, %s", capital(string(line.Kind)), visible(line.Item), price), ", ")
-			if !slices.ContainsFunc(q.order.Lines[:i], func(l client.Line) bool { return l.Kind != "" }) {
-				f.Help = "Tax, shipping, fees and discounts are part of the " + verb + " only if you choose them."
-			}
-		}
-		if left[i] == 0 {
-			f.Type, f.Help = "text only", fmt.Sprintf("0 of %d left.", line.Quantity)
-		}
-		fields = append(fields, f)
+// less is an amount without a part. Lines may have no amounts.
+func less(amount string, part decimal.Decimal) string {
+	if amount == "" {
+		return ""
 	}
-	return fields
+	rest, _ := parsed(amount).Sub(part)
+	return rest.String()
 }
 
-// lineField is the name of the field for the units of a line.
-func lineField(i int) string { return "line" + strconv.Itoa(i+1) }
-
-// linesOf are the units that a form asks for, by line. All that is left of the charge names only what is put back.
-func (q *ofOrder) linesOf(form url.Values) (lines []client.LineUnits) {
-	left := q.unitsLeft(q.verb.Name)
-	for i, line := range q.order.Lines {
-		restock, units := form.Get("restock") == "yes" && line.Kind == "" && q.tracked[line.Item], numberOr(form.Get(lineField(i)), -1)
-		if form.Get("all") == "yes" {
-			if units = 0; restock {
-				units = left[i]
-			}
+// itemsOf is what the items among some lines cost.
+func itemsOf(lines []client.Line) decimal.Decimal {
+	sum := decimal.Zero
+	for _, line := range lines {
+		if line.Kind == "" {
+			sum, _ = sum.Add(parsed(line.Amount))
 		}
-		if units != 0 {
-			lines = append(lines, client.LineUnits{Line: i + 1, Quantity: units, Restock: restock})
-		}
-	}
-	return lines
-}
-
-// total is what units cost, before rounding.
-func (q *ofOrder) total(lines []client.LineUnits) decimal.Decimal {
-	sum := parsed(q.order.Amount).Zero()
-	for _, units := range lines {
-		line := q.order.Lines[units.Line-1]
-		part, _ := decimal.MustNew(int64(units.Quantity), 0).Quo(decimal.MustNew(int64(line.Quantity), 0))
-		part, _ = parsed(line.Amount).Mul(part)
-		sum, _ = sum.Add(part)
 	}
 	return sum
 }
 
+// proposed is the part of a tax or discount that goes with some of the items.
+func proposed(line *client.Line, some, items decimal.Decimal) decimal.Decimal {
+	if line.Kind != client.LineKindTax && line.Kind != client.LineKindDiscount {
+		return decimal.Zero
+	}
+	return share(line.Amount, some, items)
+}
+
+// share is a part of an amount, rounded half up as by the API.
+func share(amount string, some, all decimal.Decimal) decimal.Decimal {
+	whole := parsed(amount)
+	part, err := some.Quo(all)
+	if err != nil { // nothing is left
+		return decimal.Zero
+	}
+	part, _ = part.Mul(whole)
+	part, _ = part.Add(decimal.MustNew(5, whole.Scale()+1).CopySign(whole))
+	return part.Trunc(whole.Scale())
+}
+
+// rows ask how much of each line.
+func (q *ofOrder) rows(verb string) (rows []field) {
+	for i, left := range q.left(verb) {
+		line := q.order.Lines[i]
+		f := field{Name: lineField(i), Type: "number", Most: left.Quantity, Label: visible(line.Item), Kind: string(line.Kind), Paid: count(line.Amount),
+			Left: fmt.Sprintf("%d of %d", left.Quantity, line.Quantity)}
+		taken, _ := parsed(line.Amount).Sub(parsed(left.Amount))
+		f.Amount = fmt.Sprintf("%s %d %d %s", line.Amount, line.Quantity, line.Quantity-left.Quantity, taken)
+		if line.Kind != "" {
+			f.Type, f.Most, f.Left, f.Amount, f.Help = "decimal", 0, count(left.Amount), left.Amount, "Empty: none."
+		}
+		if line.Kind == client.LineKindTax || line.Kind == client.LineKindDiscount {
+			f.Amount, f.Help = f.Amount+" share", "Empty: the share of the units. 0: none."
+		}
+		if left.Quantity == 0 || line.Kind != "" && parsed(left.Amount).IsZero() {
+			f.Type, f.Help = "", ""
+		}
+		rows = append(rows, f)
+	}
+	if rows != nil {
+		rows[0].Heads, rows[len(rows)-1].Ends = []string{"Line", "Amount", "Left", capital(verb)}, true
+	}
+	return rows
+}
+
+// lineField is the name of the field for a line.
+func lineField(i int) string { return "line" + strconv.Itoa(i+1) }
+
+// choice is what a form asks for of an order with lines.
+type choice struct {
+	lines   []client.LineUnits // as the API knows them: units of items, and other lines as wholes
+	parts   []string           // what adds up to the total, in words
+	total   decimal.Decimal
+	partial bool                // the total has more than the lines
+	wrong   []client.FieldError // what the API can't know
+}
+
+func (c *choice) add(part decimal.Decimal, what string) {
+	if part.IsZero() {
+		return
+	}
+	c.total, _ = c.total.Add(part)
+	if c.parts = append(c.parts, "+ "+count(part.Abs().String())+" for "+what); part.IsNeg() {
+		c.parts[len(c.parts)-1] = "− " + count(part.Abs().String()) + " for " + what
+	}
+}
+
+// chosen reads a form. All that is left of the charge names only what is put back into stock.
+func (q *ofOrder) chosen(form url.Values) (c choice) {
+	left, all, typed := q.left(q.verb.Name), form.Get("all") == "yes", amountIn(form, "amount") != nil
+	c.total = parsed(q.order.Amount).Zero()
+	for i, line := range q.order.Lines {
+		restock, units := form.Get("restock") == "yes" && line.Kind == "" && q.tracked[line.Item], numberOr(form.Get(lineField(i)), -1)
+		if all && restock {
+			units = left[i].Quantity
+		}
+		if line.Kind != "" || units == 0 || all && !restock {
+			continue
+		}
+		c.lines = append(c.lines, client.LineUnits{Line: i + 1, Quantity: units, Restock: restock})
+		if units > 0 && units <= left[i].Quantity && !all {
+			part, _ := share(line.Amount, decimal.MustNew(int64(line.Quantity-left[i].Quantity+units), 0), decimal.MustNew(int64(line.Quantity), 0)).
+				Sub(parsed(less(line.Amount, parsed(left[i].Amount))))
+			c.add(part, fmt.Sprintf("%d × %s", units, visible(line.Item)))
+		}
+	}
+	items, some := itemsOf(left), c.total
+	for i, line := range q.order.Lines {
+		if line.Kind == "" || all {
+			continue
+		}
+		part, text := proposed(&left[i], some, items), amountIn(form, lineField(i))
+		if text != nil {
+			amount, err := decimal.Parse(strings.TrimLeft(*text, "-−"))
+			if part = amount.CopySign(parsed(line.Amount)).Pad(parsed(line.Amount).Scale()); err != nil || part.Scale() > parsed(line.Amount).Scale() || part.CmpAbs(parsed(left[i].Amount)) > 0 {
+				c.wrong = append(c.wrong, client.FieldError{Pointer: "/" + lineField(i), Detail: "This must be an amount up to " + count(left[i].Amount) + "."})
+			}
+		}
+		if whole := part.Cmp(parsed(line.Amount)) == 0 && !part.IsZero(); whole && (text != nil || !typed) {
+			c.lines = append(c.lines, client.LineUnits{Line: i + 1, Quantity: line.Quantity})
+		} else if !part.IsZero() {
+			c.partial = true
+		}
+		c.add(part, visible(line.Item))
+	}
+	return c
+}
+
+// amountOf is the amount that a form asks for: the typed one, or the total if it is not that of whole lines; else nil.
+func (q *ofOrder) amountOf(form url.Values) *string {
+	amount := amountIn(form, "amount")
+	if c := q.chosen(form); amount == nil && c.partial {
+		return new(c.total.String())
+	}
+	return amount
+}
+
 // faults puts what is wrong with a line or an amount beside its field.
 func (q *ofOrder) faults(p *client.Problem) map[string]string {
-	wrong, lines := map[string]string{}, q.linesOf(q.form)
+	wrong, chosen := map[string]string{}, q.chosen(q.form)
+	lines := chosen.lines
 	for _, fault := range p.Errors {
 		var n int
 		if _, err := fmt.Sscanf(fault.Pointer, "/lines/%d/", &n); err == nil && n < len(lines) {
@@ -126,6 +218,8 @@ func (q *ofOrder) faults(p *client.Problem) map[string]string {
 	}[p.Code]
 	if tooMany := q.tooManyUnits(); left != "" && len(tooMany) > 0 {
 		maps.Copy(wrong, tooMany)
+	} else if left != "" && chosen.total.IsPos() && amountIn(q.form, "amount") == nil {
+		wrong["amount"] = "The total is " + q.money(chosen.total.String()) + ", and " + left
 	} else if left != "" {
 		wrong["amount"] = left
 	}
@@ -137,9 +231,9 @@ func (q *ofOrder) faults(p *client.Problem) map[string]string {
 
 // tooManyUnits says at which lines a form asks for more units than are left.
 func (q *ofOrder) tooManyUnits() map[string]string {
-	wrong, left := map[string]string{}, q.unitsLeft(q.verb.Name)
-	for _, line := range q.linesOf(q.form) {
-		if n := left[line.Line-1]; line.Quantity > n {
+	wrong, left := map[string]string{}, q.left(q.verb.Name)
+	for _, line := range q.chosen(q.form).lines {
+		if n := left[line.Line-1].Quantity; line.Quantity > n {
 			wrong[lineField(line.Line-1)] = fmt.Sprintf("Only %d of line %d can still be part of a %s.", n, line.Line, q.verb.Name)
 		}
 	}

@@ -288,9 +288,10 @@ func (q *ofOrder) questions() []field {
 		all.Amount = left.String() + " " + q.order.Currency
 		amount := field{Name: "amount", Label: "Amount in " + q.order.Currency, Type: "decimal", Help: "For a partial refund."}
 		if q.order.Lines != nil {
-			amount.Help = "For a partial refund. With units, it replaces their price."
+			amount.Label, amount.Help = "Another amount in "+q.order.Currency, "It replaces the total. Leave it empty for what is chosen above."
 		}
-		fields := append(append([]field{all}, q.units("refund")...), amount)
+		amount.Amount = all.Amount
+		fields := append(append([]field{all}, q.rows("refund")...), amount)
 		if b := (&orderPage{Order: q.order}).Balance(); b != nil && len(lostDisputes(q.order)) > 0 { // the bank has taken a part back
 			fields = fields[1:]
 			fields[len(fields)-1].Help = "Kept: " + q.money(b.Kept.String()) + "."
@@ -304,12 +305,13 @@ func (q *ofOrder) questions() []field {
 		return append(fields, field{Name: "restock", Label: "Units to put back into stock", Type: "number", Help: "Leave it empty to put none back."})
 	case "capture":
 		left := count(capturable(q.order))
-		amount := field{Name: "amount", Label: "Amount in " + q.order.Currency, Type: "decimal", Help: "Leave it empty to capture all that is left: " + left + "."}
+		amount := field{Name: "amount", Label: "Amount in " + q.order.Currency, Type: "decimal", Help: "Leave it empty to capture all that is left: " + left + ".",
+			Amount: capturable(q.order).String() + " " + q.order.Currency}
 		final := field{Name: "final", Label: "Void the rest", Type: "select", Options: []string{"", "yes"}, Words: map[string]string{"": "No", "yes": "Yes"},
 			Help: "What is voided can't be captured later."}
 		if q.order.Lines != nil {
 			amount.Help = "Leave it empty to capture the units above or, without units, all that is left: " + left + "."
-			return append(q.units("capture"), amount, final)
+			return append(q.rows("capture"), amount, final)
 		}
 		return []field{amount, final}
 	case "step-result":
@@ -407,7 +409,7 @@ func (q *ofOrder) send(form url.Values, dryRun bool) (*client.Order, error) {
 			Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID,
 			Policy: client.RetryBodyPolicy(get("policy")), PaymentMethod: get("paymentMethod")}, client.RetryOrderParams(to))
 	case "refund":
-		body := client.RefundBody{Amount: amountIn(form), Lines: q.linesOf(form), Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID}
+		body := client.RefundBody{Amount: q.amountOf(form), Lines: q.chosen(form).lines, Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID}
 		if get("all") == "yes" {
 			body.Amount = new(refundable(q.order).String())
 		}
@@ -416,7 +418,7 @@ func (q *ofOrder) send(form url.Values, dryRun bool) (*client.Order, error) {
 		}
 		return api.RefundOrder(ctx, id, body, client.RefundOrderParams(to))
 	case "capture":
-		body := client.CaptureBody{Amount: amountIn(form), Lines: q.linesOf(form), Final: get("final") == "yes",
+		body := client.CaptureBody{Amount: q.amountOf(form), Lines: q.chosen(form).lines, Final: get("final") == "yes",
 			Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID}
 		return api.CaptureOrder(ctx, id, body, client.CaptureOrderParams(to))
 	case "void":
@@ -435,18 +437,20 @@ func (q *ofOrder) send(form url.Values, dryRun bool) (*client.Order, error) {
 // nothing, and a card number.
 func (q *ofOrder) check(form url.Values) error {
 	wrong := newProblem(http.StatusUnprocessableEntity, "", "")
-	noAmount := q.verb.Name == "refund" && form.Get("all") != "yes" && amountIn(form) == nil
-	lines, left := q.linesOf(form), q.unitsLeft(q.verb.Name)
-	faulty := func(l client.LineUnits) bool { return l.Quantity < 1 || l.Quantity > left[l.Line-1] } // the API says so
+	noAmount := q.verb.Name == "refund" && form.Get("all") != "yes" && amountIn(form, "amount") == nil
+	c, left := q.chosen(form), q.left(q.verb.Name)
+	faulty := func(l client.LineUnits) bool { return l.Quantity < 1 || l.Quantity > left[l.Line-1].Quantity } // the API says so
 	switch {
 	case aCardNumber.MatchString(form.Get("paymentMethod")):
 		wrong.Title = "This looks like a card number."
 		wrong.Errors = []client.FieldError{{Pointer: "/paymentMethod", Detail: "Never enter card numbers here. Enter the id that the provider gave the card."}}
-	case noAmount && len(lines) == 0:
+	case len(c.wrong) > 0:
+		wrong.Title, wrong.Errors = "Part of a line is not right.", c.wrong
+	case noAmount && len(c.lines) == 0 && !c.partial:
 		wrong.Title = "How much goes back?"
 		wrong.Errors = []client.FieldError{{Pointer: "/all", Detail: "Choose all that is left, or say a part."}}
-	case noAmount && q.order.Lines[0].Amount != "" && !slices.ContainsFunc(lines, faulty) && !q.total(lines).IsPos():
-		wrong.Title = "The total must be more than 0: it is " + q.money(q.total(lines).Round(parsed(q.order.Amount).Scale()).String()) + "."
+	case noAmount && q.order.Lines[0].Amount != "" && !slices.ContainsFunc(c.lines, faulty) && !c.total.IsPos():
+		wrong.Title = "The total must be more than 0: it is " + q.money(c.total.String()) + "."
 	default:
 		return nil
 	}
@@ -457,9 +461,9 @@ var aCardNumber = regexp.MustCompile(`^\s*([0-9][ -]?){12,19}\s*$`)
 
 var withComma = regexp.MustCompile(`^([0-9]+),([0-9]{1,2})$`) // three digits could be thousands
 
-// amountIn is the amount of a form, perhaps with a decimal comma, or nil if it is empty.
-func amountIn(form url.Values) *string {
-	text := withComma.ReplaceAllString(strings.TrimSpace(form.Get("amount")), "$1.$2")
+// amountIn is the amount of a field, perhaps with a decimal comma, or nil if it is empty.
+func amountIn(form url.Values, field string) *string {
+	text := withComma.ReplaceAllString(strings.TrimSpace(form.Get(field)), "$1.$2")
 	if text == "" {
 		return nil
 	}

@@ -104,7 +104,7 @@ func TestWrongForms(t *testing.T) {
 	for form, want := range map[string]string{"amount=x": "wrong-amount", "all=yes&restock=some": "wrong-restock", "amount=1.234": "wrong-amount"} {
 		s.get(t, refund+"&"+form).want(t, 422, "Show what will change", `aria-describedby="`+want+" help-", `value="`+form[strings.LastIndex(form, "=")+1:])
 	}
-	s.get(t, refund+"&amount=10").want(t, 409, "exceeds what is left of the charge", "9.00 USD can still be refunded.", `value="10" aria-invalid="true"`)
+	s.get(t, refund+"&amount=10").want(t, 409, "exceeds what is left of the charge", "9.00 USD can still be refunded.", `value="10" data-amount="9.00 USD" aria-invalid="true"`)
 	s.post(t, "/console/order/refund?id=o", url.Values{"requestId": {"1"}, "seq": {"x"}, "person": {"local"}}).want(t, 404)
 	s.post(t, "/console/order/refund?id=o", url.Values{"requestId": {"1"}, "person": {"local"}}).want(t, 404)
 	header := s.token(t, "desk", access.Operate, access.Read, access.Delegate)
@@ -157,10 +157,10 @@ func TestCaptureAndVoid(t *testing.T) {
 	s.get(t, "/console/order?id=o").want(t, 200, "4.00 USD was captured, and no more can be: the authorization ended.")
 	// By lines, and the rest is voided.
 	const capture = "/console/order/capture?id=lines"
-	s.get(t, capture).want(t, 200, "Units of cup", "2 of 2 left to capture. 3.00 USD each.", "Void the rest")
+	s.get(t, capture).want(t, 200, "cup</label>", ">2 of 2<td>", "Void the rest")
 	s.get(t, capture+"&preview=yes&line1=3").want(t, 409)
 	s.get(t, capture+"&preview=yes&amount=8").want(t, 409, "7.00 USD can still be captured.")
-	shown = s.get(t, capture+"&preview=yes&line1=1&final=yes").want(t, 200, "3.00 USD is captured. The rest is voided", "It is for 1 × cup.")
+	shown = s.get(t, capture+"&preview=yes&line1=1&final=yes").want(t, 200, "3.00 USD is captured. The rest is voided", "3.00 for 1 × cup = 3.00 USD.")
 	s.post(t, capture, shown.fill("reason", "parcel")).want(t, 303)
 	s.get(t, "/console/order?id=lines").want(t, 200, "capture <small>voids the rest</small>", ">3.00<small>, 1 × <bdi>cup</bdi></small><", "<strong>0.00</strong> left to capture<")
 }

@@ -261,23 +261,46 @@ function sumOf(boxes) {
     const [amount, currency] = box.dataset.amount.split(" "), [whole, fraction = ""] = amount.split("."), sum = sums.get(currency) ?? { digits: fraction.length, units: 0n };
     sums.set(currency, { ...sum, units: sum.units + BigInt(whole + fraction.padEnd(sum.digits, "0")) });
   }
-  return [...sums].map(([currency, { digits, units }]) => {
-    const text = String(units).replace("-", "").padStart(digits + 1, "0"), whole = text.slice(0, text.length - digits);
-    return `${units < 0n ? "−" : ""}${BigInt(whole).toLocaleString("en")}${digits ? "." + text.slice(-digits) : ""} ${currency}`;
-  }).join(", ");
+  return [...sums].map(([currency, { digits, units }]) => money(units, digits, currency)).join(", ");
 }
 
-// total says what the chosen units of an order cost, unless a price is not known to the unit or an amount replaces it.
+function money(units, digits, currency) {
+  const text = String(units).replace("-", "").padStart(digits + 1, "0"), whole = text.slice(0, text.length - digits);
+  return `${units < 0n ? "−" : ""}${BigInt(whole).toLocaleString("en")}${digits ? "." + text.slice(-digits) : ""} ${currency}`;
+}
+
+// total says what the chosen parts of an order cost, as the service adds them up, and refuses more than is left.
 function total() {
-  const form = main.querySelector("form.stacked:has([data-amount])");
-  if (!form) return;
-  const { all, amount } = form.elements, whole = Boolean(all?.checked);
+  const amount = main.querySelector("form.stacked [name=amount][data-amount]");
+  if (!amount) return;
+  const { form, form: { elements: { all } } } = amount, [most, currency] = amount.dataset.amount.split(" "), whole = Boolean(all?.checked);
+  const digits = most.split(".")[1]?.length ?? 0, text = (units) => money(units, digits, currency);
+  const cents = (text) => {
+    const [, whole, fraction = ""] = /^(-?\d+)(?:[.,](\d+))?$/.exec(text.trim()) ?? [, "0"];
+    return BigInt(whole + fraction.padEnd(digits, "0").slice(0, digits));
+  };
+  const share = (of, some, every) => every ? (of < 0n ? -1n : 1n) * (((of < 0n ? -of : of) * some * 2n + every) / (2n * every)) : 0n; // half up
   for (const field of form.querySelectorAll("[name^=line], [name=amount], .steps > button")) field.disabled = whole;
-  const units = ({ type, checked, value, max }) => type !== "checkbox" ? Math.min(Math.max(0, Math.trunc(value)), max) || 0 : checked ? Number(value) || 1 : 0;
-  const chosen = whole ? [all] : [...form.querySelectorAll("[name^=line]")].filter(units);
-  const known = chosen.length && (whole || !amount.value) && chosen.every((field) => field.dataset.amount);
+  let sum = 0n, items = 0n, known = whole || Boolean(amount.value);
+  for (const field of form.querySelectorAll("[name^=line][max]")) {
+    const [price, ordered, done, taken] = field.dataset.amount.split(" "), units = Math.min(Math.max(0, Math.trunc(field.value)), field.max) || 0;
+    items += cents(price) - cents(taken);
+    if (units) [sum, known] = [sum + share(cents(price), BigInt(done) + BigInt(units), BigInt(ordered)) - cents(taken), known || Boolean(price)];
+  }
+  const some = sum;
+  for (const field of form.querySelectorAll("[name^=line]:not([max])")) {
+    const [left, shared] = field.dataset.amount.split(" "), part = shared ? share(cents(left), some, items) : 0n, typed = cents(field.value.replace(/^[-−]/, ""));
+    field.placeholder = part ? text(part) : "";
+    sum += !field.value.trim() ? part : left.startsWith("-") ? -typed : typed;
+    known ||= Boolean(field.value.trim());
+  }
+  if (amount.value.trim()) sum = cents(amount.value);
+  if (whole) sum = cents(most);
+  const wrong = known && sum > cents(most) ? `Only ${text(cents(most))} is left.` : "";
+  amount.setCustomValidity(whole ? "" : wrong);
   if (!form.querySelector("output")) form.querySelector(".buttons").before(make("output", {}));
-  form.querySelector("output").textContent = known ? `Total: ${sumOf(chosen.flatMap((field) => Array(units(field)).fill(field)))}` : "";
+  form.querySelector("output").textContent = known ? `Total: ${text(sum)}${wrong && `. ${wrong}`}` : "";
+  form.querySelector("output").className = wrong ? "bad" : "";
 }
 main.addEventListener("input", total);
 
