@@ -247,10 +247,29 @@ func (p *orderPage) UndoReference() string {
 func (p *orderPage) Delivered() string {
 	states := make([]string, len(p.Deliveries))
 	for i, d := range p.Deliveries {
-		states[i] = string(d.State)
+		if states[i] = string(d.State); d.State == client.DeliveryStatePending && d.Attempts > 0 {
+			states[i] = failing
+		}
 	}
-	return fmt.Sprintf("Its %s to webhook endpoints: %s", times(len(states), "newest event", "newest events"), counted(states))
+	if p.OlderAt() != nil {
+		return "Its newest deliveries, and the first that others wait for: " + counted(states)
+	}
+	return "To webhook endpoints: " + counted(states)
 }
+
+// OlderAt are the endpoints with older deliveries; nil: none has any.
+func (p *orderPage) OlderAt() (endpoints []string) {
+	if len(p.Deliveries) < deliveriesShown {
+		return nil
+	}
+	for _, d := range p.Deliveries {
+		endpoints = append(endpoints, d.EndpointID)
+	}
+	slices.Sort(endpoints)
+	return slices.Compact(endpoints)
+}
+
+const deliveriesShown = 20
 
 // Ends says who stopped an order, and why it failed, was canceled or is being undone; empty: none of these.
 func (p *orderPage) Ends() (text template.HTML) {
@@ -425,7 +444,7 @@ func (v *visit) readAround(p *orderPage) error {
 	if !v.may("listDeliveriesOfOrder") {
 		return nil
 	}
-	list, err := v.api.ListDeliveriesOfOrder(ctx, p.OrderID, client.ListDeliveriesOfOrderParams{Limit: 20})
+	list, err := v.api.ListDeliveriesOfOrder(ctx, p.OrderID, client.ListDeliveriesOfOrderParams{Limit: deliveriesShown})
 	if err == nil {
 		p.Deliveries = list.Deliveries
 	}

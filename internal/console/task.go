@@ -330,7 +330,9 @@ type result struct {
 	Heading string
 	Notes   []string
 	Text    string // verbatim, to be copied or read
-	Tasks   []*task
+	Test    *client.TestOutcome
+	Again   url.Values // a form to send again
+	Button  string     // that does so
 	Back    string
 }
 

@@ -115,13 +115,15 @@ func TestWebhooks(t *testing.T) {
 
 	// The secret is shown once: to the form that made it, however often that is sent.
 	page := s.get(t, "/console/webhook/new").want(t, 200)
-	s.post(t, "/console/webhook/new", page.fill("url", "ftp://x", "description", "the shop", "types", "order.*")).
+	s.post(t, "/console/webhook/new", page.fill("url", "ftp://x", "description", "the shop", "which", "only", "types", "order.*")).
 		want(t, 422, `id="wrong-url"`, `value="the shop"`, `value="order.*" checked`, `!value="stock.*" checked`)
-	form := page.fill("url", receiver.URL, "description", "the <shop>", "types", "order.*")
+	s.post(t, "/console/webhook/new", page.fill("url", receiver.URL, "which", "only")).want(t, 422, `id="wrong-types"`, "Choose one at least, or all events.")
+	form := page.fill("url", receiver.URL, "description", "the <shop>", "which", "only", "types", "order.*")
+	form.Add("types", "order.failed") // order.* has it
 	form.Add("types", "stock.set")
 	secret := regexp.MustCompile(`whsec_[A-Za-z0-9&#;+/=]+`)
 	first := s.post(t, "/console/webhook/new", form).want(t, 200, "whsec_", ">Send a test event<")
-	again := s.post(t, "/console/webhook/new", form).want(t, 200, "whsec_")
+	again := s.post(t, "/console/webhook/new", first.fieldsOf()).want(t, 200, "whsec_", "these events go to "+receiver.URL+": order.*, stock.set.", "The test event was accepted")
 	if secret.FindString(first.body) != secret.FindString(again.body) || first.header.Get("Cache-Control") != "no-store" {
 		t.Error("the same form made another secret")
 	}
@@ -135,8 +137,8 @@ func TestWebhooks(t *testing.T) {
 		t.Helper()
 		s.count(t, 1, `SELECT count(*) FROM webhook_endpoints WHERE url = '`+url+`'`)
 	}
-	changed := []string{"url", receiver.URL + "/new", "description", "the shop", "types", ""}
-	s.get(t, change+"&preview=yes&url=https://x&types=&types=order.failed&types=order.canceled").want(t, 200, ">order.failed, order.canceled<")
+	changed := []string{"url", receiver.URL + "/new", "description", "the shop", "which", "", "types", ""}
+	s.get(t, change+"&preview=yes&url=https://x&which=only&types=&types=order.failed&types=order.canceled").want(t, 200, ">order.failed, order.canceled<")
 	seen := s.do(t, change, changed...).want(t, 200, "/new", "What will change", ">all<")
 	is(receiver.URL)
 	s.post(t, change, seen.fill()).want(t, 303)
@@ -144,11 +146,12 @@ func TestWebhooks(t *testing.T) {
 	s.do(t, change, changed...).want(t, 422, "Nothing would change.")
 	s.post(t, change, seen.fill("url", receiver.URL+"/newer", "requestId", "other")).
 		want(t, 412, "The resource has changed", receiver.URL+"/newer")
-	s.do(t, "/console/webhook/rotate"+at, "overlap", "no time: it has leaked", "reason", "seen in a log").
+	rotated := s.do(t, "/console/webhook/rotate"+at, "overlap", "no time: it has leaked", "reason", "seen in a log").
 		want(t, 200, "whsec_", "not shown again")
+	s.post(t, "/console/webhook/rotate"+at, rotated.fieldsOf()).want(t, 200, secret.FindString(rotated.body), "The test event was accepted")
 	s.count(t, 0, `SELECT count(*) FROM webhook_endpoints WHERE previous_secret_until > now()`)
-	s.do(t, "/console/webhook/test"+at).want(t, 200, "was accepted", "200 OK", "&lt;b&gt;thanks&lt;/b&gt;")
-	assert.Equal(t, taken.Load(), 1, "the receiver has taken")
+	s.do(t, "/console/webhook/test"+at).want(t, 200, "was accepted", "The answer was 200", "&lt;b&gt;thanks&lt;/b&gt;", ">Send it again<")
+	assert.Equal(t, taken.Load(), 3, "the receiver has taken")
 	s.do(t, "/console/webhook/disable"+at, "reason", "it moves").want(t, 303)
 	s.get(t, "/console/webhook"+at).want(t, 200, ">Enable<", "it moves", "!>Disable<")
 	s.do(t, "/console/webhook/enable"+at, "from", "only new events").want(t, 303)
@@ -182,9 +185,16 @@ func TestDeliveries(t *testing.T) {
 	s.get(t, "/console/webhook?id=whe_1&state=skipped").want(t, 200, "No deliveries match")
 	s.sql(t, `UPDATE webhook_endpoints SET failures = 3, failing_since = now()`)
 	s.sql(t, `UPDATE webhook_deliveries SET state = 'pending' WHERE delivery_no = 7`)
-	s.get(t, "/console/webhook?id=whe_1").want(t, 200, "Deliveries that fail", "selected>failing", "delivery=7\"", "!delivery=60\"")
+	s.get(t, "/console/webhook?id=whe_1").want(t, 200, "Deliveries that fail", "selected>failing", "delivery=7\"", `<td><span class="badge failing">`, "!delivery=60\"")
 	s.sql(t, `UPDATE webhook_endpoints SET failures = 0, failing_since = NULL`)
 	s.sql(t, `UPDATE webhook_deliveries SET state = 'exhausted' WHERE delivery_no = 7`)
+
+	// An order shows its newest, and the one that they wait for.
+	s.order(t, "o", "completed", "")
+	s.sql(t, `INSERT INTO webhook_deliveries (endpoint_no, delivery_no, type, event_id, subject, body, attempts)
+		SELECT 1, 60 + n, 'order.charging', 'evt_o' || n, 'order ' || order_no, '{}', (n = 1)::integer FROM orders, generate_series(1, 52) AS n WHERE order_id = 'o'`)
+	s.get(t, orderPath+"o").want(t, 200, "Its newest deliveries, and the first that others wait for: 20 × pending, 1 × failing", "All of them: <a href=\"/console/webhook?id=whe_1&amp;state=&amp;orderId=o\">")
+	s.sql(t, `DELETE FROM webhook_deliveries WHERE delivery_no > 60`)
 
 	const one = "?endpoint=whe_1&delivery=60"
 	s.get(t, "/console/delivery"+one).want(t, 200, "&lt;script&gt;alert(1)", "503", ">Resend<", ">Skip<", "!<script>alert")

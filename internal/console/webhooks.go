@@ -138,13 +138,17 @@ func (v *visit) newEndpoint() *task {
 	return &task{
 		Name: "new", operation: "createWebhookEndpoint",
 		Heading: "New webhook endpoint", Button: "Create endpoint", Back: "/console/webhooks",
-		Notes: []string{"Pawl sends every event from now on to the URL, as a signed POST with JSON. The receiver answers with 2xx within 15 seconds; " +
+		Notes: []string{"Pawl sends events from now on to the URL, as a signed POST with JSON. The receiver answers with 2xx within 15 seconds; " +
 			"until then, Pawl tries again for three days. Events of an order come one after the other.",
 			"The next page shows the secret of the signatures, once, and sends a test event if you like."},
 		fields: append(endpointFields(&client.WebhookEndpoint{}), whyField),
 		do: func(form url.Values) error {
-			made, err := v.api.CreateWebhookEndpoint(v.r.Context(), endpointBody(form))
-			return v.tellSecret("The endpoint is created", made, err, "Events go to "+form.Get("url")+" from now on. A test event shows whether it gets them.")
+			body, err := endpointBody(form)
+			if err != nil {
+				return err
+			}
+			made, err := v.api.CreateWebhookEndpoint(v.r.Context(), body)
+			return v.tellSecret("The endpoint is created", made, err, "From now on, these events go to "+form.Get("url")+": "+typesText(body.Types)+". A test event shows whether it gets them.")
 		},
 	}
 }
@@ -153,16 +157,35 @@ func (v *visit) tellSecret(heading string, e *client.WebhookEndpoint, err error,
 	if err != nil {
 		return err
 	}
-	return v.tell(result{Heading: heading, Text: e.Secret, Back: endpointURL(e.ID), Tasks: v.offered(v.endpointTasks(e)[:1]),
+	r := result{Heading: heading, Text: e.Secret, Back: endpointURL(e.ID),
 		Notes: append(notes, "This is its secret. It is not shown again: give it to the receiver now. With it, the receiver checks the header webhook-signature, "+
-			"by a library of Standard Webhooks (standardwebhooks.com), or by verifyWebhook of Pawl's clients, and rejects what it does not fit.")})
+			"by a library of Standard Webhooks (standardwebhooks.com), or by verifyWebhook of Pawl's clients, and rejects what it does not fit.")}
+	if v.may("testWebhookEndpoint") { // the same form again: its answer has the same secret
+		r.Again, r.Button = v.r.PostForm, "Send a test event"
+	}
+	if v.r.PostForm.Has("again") {
+		r.Test, err = v.api.TestWebhookEndpoint(v.r.Context(), e.ID)
+	}
+	if err != nil {
+		return err
+	}
+	return v.tell(r)
 }
 
 func endpointURL(id string) string { return address("/console/webhook", url.Values{"id": {id}}) }
 
 // commonTypes are the event types that a form offers, besides those that the endpoint has.
-const commonTypes = "order.* stock.* order.completed order.failed order.canceled order.needs_attention order.awaiting_approval " +
-	"order.refund_done order.refund_failed stock.set"
+const commonTypes = "order.* order.completed order.failed order.canceled order.needs_attention order.awaiting_approval " +
+	"order.refund_done order.refund_failed stock.* stock.set"
+
+var typeWords = map[string]string{
+	"order.*": "all of orders", "order.completed": "charged, reserved and confirmed", "order.failed": "refused; what was done is undone",
+	"order.canceled": "stopped; what was done is undone", "order.needs_attention": "waits for a person", "order.awaiting_approval": "waits for approval",
+	"order.refund_done": "the money went back", "order.refund_failed": "the money did not go back",
+	"stock.*": "all of stock, except sales", "stock.set": "stock was counted",
+}
+
+const onlyThese = "only"
 
 func endpointFields(e *client.WebhookEndpoint) []field {
 	types := strings.Fields(commonTypes)
@@ -171,21 +194,36 @@ func endpointFields(e *client.WebhookEndpoint) []field {
 			types = append(types, name)
 		}
 	}
+	which := field{Name: "which", Label: "Events", Type: "select", Options: []string{"", onlyThese}, Words: map[string]string{"": "All events", onlyThese: "Only these"}}
+	if len(e.Types) > 0 {
+		which.Value = onlyThese
+	}
 	return []field{
 		{Name: "url", Label: "URL", Type: "url", Value: e.URL, Required: true,
 			Help: "Where events are sent: https, or http if the service runs with --allow-private. " +
 				"Everyone with the role read can see it, so do not put a secret in it."},
 		{Name: "description", Label: "Description", Value: e.Description},
-		{Name: "types", Label: "Only these event types", Type: "checkboxes", Value: strings.Join(e.Types, "\n"), Options: types,
-			Help: "With none, all events are sent. Rarer types can be chosen with pawl webhooks."},
+		which,
+		{Name: "types", Label: "Event types", Type: "checkboxes", Value: strings.Join(e.Types, "\n"), Options: types, Words: typeWords,
+			Help: "Rarer types can be chosen with pawl webhooks."},
 	}
 }
 
-func endpointBody(form url.Values) client.WebhookEndpointBody {
-	return client.WebhookEndpointBody{
-		URL: form.Get("url"), Description: form.Get("description"), Types: strings.Fields(strings.Join(form["types"], " ")),
-		Reason: form.Get("reason"), RequestID: form.Get("requestId"),
+func endpointBody(form url.Values) (client.WebhookEndpointBody, error) {
+	types := strings.Fields(strings.Join(form["types"], " "))
+	types = slices.DeleteFunc(slices.Clone(types), func(name string) bool { // order.* has all of order.
+		area, _, _ := strings.Cut(name, ".")
+		return form.Get("which") != onlyThese || name != area+".*" && slices.Contains(types, area+".*")
+	})
+	if form.Get("which") == onlyThese && len(types) == 0 {
+		none := newProblem(http.StatusUnprocessableEntity, "Which events?", "")
+		none.Errors = []client.FieldError{{Pointer: "/types", Detail: "Choose one at least, or all events."}}
+		return client.WebhookEndpointBody{}, none
 	}
+	return client.WebhookEndpointBody{
+		URL: form.Get("url"), Description: form.Get("description"), Types: types,
+		Reason: form.Get("reason"), RequestID: form.Get("requestId"),
+	}, nil
 }
 
 func verbBody(form url.Values) client.VerbBody {
@@ -214,7 +252,13 @@ func (v *visit) endpointTasks(e *client.WebhookEndpoint) []*task {
 			Heading: "Send a test event?", Button: "Send it",
 			Notes: []string{"It has the type webhook_endpoint.test, is signed like all others, and is sent to " + e.URL +
 				" at once. It is not stored."},
-			do: func(url.Values) error { return v.tellTest(v.api.TestWebhookEndpoint(ctx, e.ID)) },
+			do: func(form url.Values) error {
+				test, err := v.api.TestWebhookEndpoint(ctx, e.ID)
+				if err != nil {
+					return err
+				}
+				return v.tell(result{Heading: "Test event", Test: test, Again: form, Button: "Send it again", Back: endpointURL(e.ID)})
+			},
 		},
 		v.enableTask(e),
 		&task{
@@ -238,13 +282,20 @@ func (v *visit) endpointTasks(e *client.WebhookEndpoint) []*task {
 			Notes:     []string{"Pending deliveries go to the new URL. The types apply to events that have no deliveries yet."},
 			questions: endpointFields(e), fields: []field{whyField}, seen: version,
 			preview: func(form url.Values) ([]change, []string, error) {
-				then := endpointBody(form)
+				then, err := endpointBody(form)
+				if err != nil {
+					return nil, nil, err
+				}
 				return previewOf(change{"URL", e.URL, then.URL}, change{"Description", e.Description, then.Description},
 					change{"Event types", typesText(e.Types), typesText(then.Types)})
 			},
 			do: func(form url.Values) error {
+				body, err := endpointBody(form)
+				if err != nil {
+					return err
+				}
 				params := client.ChangeWebhookEndpointParams{IfMatch: strconv.Quote(form.Get("version"))}
-				return done(v.api.ChangeWebhookEndpoint(ctx, e.ID, endpointBody(form), params))
+				return done(v.api.ChangeWebhookEndpoint(ctx, e.ID, body, params))
 			},
 		},
 		v.rotateTask(e),
@@ -304,21 +355,6 @@ func (v *visit) rotateTask(e *client.WebhookEndpoint) *task {
 }
 
 func typesText(types []string) string { return cmp.Or(strings.Join(types, ", "), "all") }
-
-func (v *visit) tellTest(out *client.TestOutcome, err error) error {
-	if err != nil {
-		return err
-	}
-	r := result{Heading: "The test event was accepted", Text: out.Answer, Back: endpointURL(v.query("id"))}
-	if !out.Delivered {
-		r.Heading = "The test event was not accepted"
-	}
-	r.Notes = []string{"There was no answer: " + out.Error}
-	if out.Error == "" {
-		r.Notes[0] = fmt.Sprintf("The answer was %d %s, after %d ms.", out.Status, http.StatusText(int(out.Status)), out.LatencyMs)
-	}
-	return v.tell(r)
-}
 
 func (v *visit) recoverDeliveries(e *client.WebhookEndpoint, form url.Values) error {
 	since, err := time.Parse(minutes, form.Get("since"))

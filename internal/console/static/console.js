@@ -185,7 +185,11 @@ function arrange() {
     const place = name.closest("a") ?? name;
     if (place.nextElementSibling?.matches(".copy")) continue;
     const button = make("button", { type: "button", class: "quiet copy", "aria-label": `Copy ${name.textContent}` }, "Copy");
-    button.addEventListener("click", () => copy(name));
+    button.addEventListener("click", async () => {
+      if (!await copy(name)) return;
+      button.textContent = "Copied";
+      setTimeout(() => { button.textContent = "Copy"; }, 2000);
+    });
     place.after(button);
   }
   countTicked();
@@ -358,6 +362,7 @@ async function copy(element) {
   try {
     await navigator.clipboard.writeText(element.textContent);
     document.getElementById("news").textContent = `Copied ${element.textContent}`;
+    return true;
   } catch {
     getSelection().selectAllChildren(element);
   }
