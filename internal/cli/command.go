@@ -61,7 +61,8 @@ func Command(pages fs.FS) *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		text := err.Error()
 		if number, ok := errors.AsType[*strconv.NumError](err); ok {
-			text = strings.Replace(text, number.Error(), number.Err.Error(), 1) // without the name of a function
+			why := strings.Replace(number.Err.Error(), "invalid syntax", "it is not a number", 1)
+			text = strings.Replace(text, number.Error(), why, 1) // without the name of a function
 		}
 		return usageError{errors.New(text + flagHint(cmd, err))}
 	})
@@ -123,7 +124,7 @@ func hint(cmd *cobra.Command, args []string, err error) string {
 	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
 		return "; did you mean " + strings.Join(near, " or ") + "?"
 	}
-	return ""
+	return seeHelp(cmd)
 }
 
 // flagHint suggests a flag for a misspelled one.
@@ -140,8 +141,10 @@ func flagHint(cmd *cobra.Command, err error) string {
 	if meant := spelling.Meant(unknown.GetSpecifiedName(), known); meant != "" {
 		return "; did you mean --" + meant + "?"
 	}
-	return ""
+	return seeHelp(cmd)
 }
+
+func seeHelp(cmd *cobra.Command) string { return "; see " + cmd.CommandPath() + " --help" }
 
 func printCommand(use, short string, text func() string) *cobra.Command {
 	return &cobra.Command{Use: use, Short: short, RunE: func(cmd *cobra.Command, _ []string) error {

@@ -132,7 +132,7 @@ func TestSuggestions(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]string{
 		"serv": "did you mean serve?", "varify": "did you mean verify?", "migrate stats": "did you mean status?", "policy shw 1": "did you mean show?",
-		"frobnicate": "", "serve twice": "", "orders list --statsu failed": "did you mean --status?", "orders list --frob x": "", "help nix": `unknown command "nix" for "pawl"`,
+		"frobnicate": "; see pawl --help", "serve twice": "", "demo --prot 3": "; see pawl demo --help", "--port abc": ": it is not a number", "orders list --statsu failed": "did you mean --status?", "orders list --frob x": "", "help nix": `unknown command "nix" for "pawl"; see pawl --help`,
 		"overview --data-dir x": "this command asks a running service: --url",
 	} {
 		_, err := execute(t, strings.Fields(line)...)
@@ -365,13 +365,13 @@ func TestSimulate(t *testing.T) {
 	}
 	text, err := run("a a b", "--fault", "decline1:no,order=b")
 	for _, want := range []string{
-		`, books in ` + file, `charge +1 +1 +0 +1 +0 +0\n`, `reserve +0 +0`, `refund +0 +0`, `"USD": charged 1.50, undone or refunded 0.00, kept 1.50\n`, `3 requests; 1 repeated what was done, .*; 0 rejected`,
+		`, books in ` + file, `charge +1 +1 +0 +1 +0 +0\n`, `reserve +0 +0`, `refund +0 +0`, `"USD": charged 1.50, undone or refunded 0.00, kept 1.50\n`, `3 requests; 1 sent again, and done once; 1 asked for what was done already, .*; 0 rejected`,
 	} {
 		assert.True(t, regexp.MustCompile(want).MatchString(text), "does not say", want, text)
 	}
 	assert.NoError(t, err)
 	text, err = run("a")
-	assert.True(t, err == nil && strings.Contains(text, "1 requests; 1 repeated what was done"), "after a restart", err, text)
+	assert.True(t, err == nil && strings.Contains(text, "1 requests; 0 sent again, and done once; 1 asked for what was done already"), "after a restart", err, text)
 	for _, args := range [][]string{{"--port", "70000"}, {"--latency", "-1s"}, {"--fault", "explode"}, {"--secret-env", "PAWL_NOT_SET"},
 		{"--stripe-webhook", "http://127.0.0.1:1"}, {"--stripe-webhook", "http://127.0.0.1:1", "--stripe-webhook-secret-env", "PAWL_NOT_SET"}, {"word"}} {
 		_, err := execute(t, append([]string{"simulate", "--file", ""}, args...)...)

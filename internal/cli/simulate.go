@@ -137,8 +137,8 @@ func printSummary(out io.Writer, sum simulator.Summary) error {
 	for _, m := range sum.Money {
 		fmt.Fprintf(out, "%q: charged %s, undone or refunded %s, kept %s\n", m.Currency, m.Charged, m.Refunded, m.Kept)
 	}
-	fmt.Fprintf(out, "%d requests; %d repeated what was done, and did nothing; %d lost answers found by asking; %d rejected because their key was undone\n",
-		sum.Requests, sum.DuplicatesSuppressed, sum.AnswersFound, sum.RefusedAfterUndo)
+	fmt.Fprintf(out, "%d requests; %d sent again, and done once; %d asked for what was done already, and did nothing; %d lost answers found by asking; %d rejected because their key was undone\n",
+		sum.Requests, sum.Repeated, sum.DuplicatesSuppressed, sum.AnswersFound, sum.RefusedAfterUndo)
 	if !sum.OK() {
 		return fmt.Errorf("done twice: %d orders with two live charges, %d effects beside a live one, %d keys with more than one effect",
 			sum.DoubleLive, sum.Overlaps, sum.RepeatedEffects)

@@ -22,7 +22,7 @@ type errorsPage struct {
 type errorGroup struct {
 	key     string
 	Title   string
-	Code    string    // of a provider that fails
+	Code    string    // what a provider answers
 	Failing time.Time // since when the provider has failed; zero: it does not
 	Section string    // of the runbook; may be empty
 	Rows    []errorRow
@@ -93,6 +93,9 @@ func (v *visit) groupedErrors() (groups []errorGroup, more bool, err error) {
 		at := slices.IndexFunc(groups, func(other errorGroup) bool { return other.key == group.key })
 		if at < 0 {
 			at = len(groups)
+			if group.Waits && group.Failing.IsZero() {
+				group.Code = v.tried(&g)
+			}
 			groups = append(groups, group)
 		}
 		groups[at].add(g)
@@ -106,6 +109,22 @@ func (v *visit) groupedErrors() (groups []errorGroup, more bool, err error) {
 		return 0
 	})
 	return groups, found.More, nil
+}
+
+// tried says what the newest order of a group was answered last, and how often its step was tried; empty: it is not known.
+func (v *visit) tried(g *client.ErrorGroup) string {
+	const most = 100
+	list, err := v.api.ListCalls(v.r.Context(), g.Example.OrderID, client.ListCallsParams{Sort: "newest", Limit: most})
+	if err != nil { // the page is worth more
+		return ""
+	}
+	calls := slices.DeleteFunc(list.Calls, func(c client.Call) bool {
+		return string(c.Step) != string(g.Step) || c.Generation != list.Calls[0].Generation || c.Outcome == ""
+	})
+	if len(calls) == 0 {
+		return ""
+	}
+	return answerTo(&calls[0]) + ", " + times(len(calls), "1 try", "tries")
 }
 
 // providerOf is the provider of retried orders, as the overview names it, without the orders.

@@ -77,7 +77,7 @@ func (p *overviewPage) judge(may func(string) bool) {
 	}
 	for _, h := range p.Holds {
 		if h.Hold == fsm.HoldRetry || h.Hold == fsm.HoldCallback || h.Hold == fsm.HoldQueued {
-			v.Alone, v.More = v.Alone+h.Orders+h.Trying, v.More || h.More
+			v.Alone, v.More = v.Alone+h.Orders, v.More || h.More
 		}
 	}
 }

@@ -55,11 +55,13 @@ func TestErrors(t *testing.T) {
 			t.Fatalf("%+v", o)
 		}
 	}
+	s.plant(t, "attention", "error", "again")
+	s.sql(t, `UPDATE orders SET hold = 'retry', due_at = now() + interval '1 hour' WHERE order_id = 'again'`)
 	eventually(t, "both are shown", func() bool { return strings.Contains(s.get(t, "/console/errors").body, "List the 2 orders") })
 	filter := url.Values{"verb": {"retry"}, "status": {"failed"}, "failureCode": {"out_of_stock"}}
 	escaped := strings.NewReplacer("&", "&amp;", "+", "&#43;").Replace
 	const short = "Too little in stock: gone has 0 left, so it would fail again. "
-	s.get(t, "/console/errors").want(t, 200, "out_of_stock", `<bdi>&lt;i&gt;second</bdi>`, strings.TrimSpace(short), "!again from the start", `href="`+escaped(ordersOf(`status:failed step:reserve code:"out_of_stock"`))+`"`)
+	s.get(t, "/console/errors").want(t, 200, "fails at charge: <bdi>", ", 7 tries</bdi>", "out_of_stock", `<bdi>&lt;i&gt;second</bdi>`, strings.TrimSpace(short), "!again from the start", `href="`+escaped(ordersOf(`status:failed step:reserve code:"out_of_stock"`))+`"`)
 	s.get(t, "/console/bulk?"+filter.Encode()).want(t, 200, "<li>"+strings.TrimSpace(short), "None of these orders can be retried<", "!is charged", "!Reason", "!policy")
 	s.get(t, "/console/order/retry?id=first").want(t, 200, "<li>"+short+"Nothing is charged then.", "!5.00 USD is charged", "!another card", `class="quiet">Start`)
 	assert.NoError(t, assert.Err(s.api.AdjustInventory(t.Context(), "gone", client.AdjustInventoryBody{Change: 1, Reason: "found", RequestID: "r"})))
