@@ -295,6 +295,7 @@ function total() {
   for (const field of form.querySelectorAll("[name^=line]:not([max])")) {
     const [left, shared] = field.dataset.amount.split(" "), part = shared ? share(cents(left), some, items) : 0n, typed = cents(field.value.replace(/^[-−]/, ""));
     field.placeholder = part ? text(part) : "";
+    field.setCustomValidity(typed > cents(left.replace("-", "")) ? `Only ${text(cents(left))} is left.` : "");
     sum += !field.value.trim() ? part : left.startsWith("-") ? -typed : typed;
     known ||= Boolean(field.value.trim());
   }

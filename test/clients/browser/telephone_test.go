@@ -12,7 +12,8 @@ import (
 // TestTelephone: on a telephone, somebody finds the order of a customer, refunds a part of it, and goes on by the menu.
 func TestTelephone(t *testing.T) {
 	t.Parallel()
-	process(t, client.ProcessBody{OrderID: "by-thumb", Lines: []client.LineInput{{Item: "lamp", Quantity: new(2), Amount: "20"}}, Amount: "20", CustomerID: "thumb"})
+	process(t, client.ProcessBody{OrderID: "by-thumb", Lines: []client.LineInput{{Item: "lamp", Quantity: new(2), Amount: "20"},
+		{Item: "VAT", Amount: "4", Kind: client.LineInputKindTax}}, Amount: "24", CustomerID: "thumb"})
 	b := maria(t)
 	b.look(look{"light", 390})
 	b.visit("/console")
@@ -22,7 +23,10 @@ func TestTelephone(t *testing.T) {
 	b.keys("thumb" + kb.Enter)
 	b.shows("Order by-thumb")
 	b.press("Refund")
+	b.hasNoBarriers()
+	b.look(look{"light", 390})
 	b.press("+")
+	b.shows("Total: 12.00 USD")
 	b.fill("amount", "2,50")
 	b.press("Show what will change")
 	b.shows("What will change")
