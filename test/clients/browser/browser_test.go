@@ -34,7 +34,7 @@ var screens = []struct {
 	{"bulk preview", "/console/bulk?verb=retry&status=failed&item=declined", []string{"declined-1"}},
 	{"errors", "/console/errors", []string{"the card was declined", "The provider asks to wait"}},
 	{"webhooks", "/console/webhooks", []string{"the warehouse, which is away"}},
-	{"webhook", "/console/webhook?id={broken}", []string{"order.completed", "Rotate the secret"}},
+	{"webhook", "/console/webhook?id={broken}&state=", []string{"order.completed", "Rotate the secret"}},
 	{"delivery", "/console/delivery?endpoint={broken}&delivery=1", []string{"the database is away"}},
 	{"rotate", "/console/webhook/rotate?id={broken}", []string{"Rotate the secret?"}},
 	{"policies", "/console/policies", []string{"Versions, newest first"}},
