@@ -39,7 +39,7 @@ func TestOrderWithLines(t *testing.T) {
 	s.do(t, refund, "line1", "1", "amount", "2").want(t, 200, "= 2.91 USD. The amount you entered replaces this.", ">Refund 2.00 USD</button>")
 	s.do(t, refund, "all", "yes", "line4", "1", "restock", "yes").want(t, 200, "12.90 USD goes back", "2 units go back to stock", ">Refund 12.90 USD</button>")
 	s.do(t, refund, "line1", "some").want(t, 422, `id="wrong-line1"`)
-	s.do(t, refund, "line1", "3").want(t, 409, "or of a line", `id="wrong-line1"`, "Only 2 of line 1 can still be part of a refund.", `!id="wrong-amount"`)
+	s.do(t, refund, "line1", "3").want(t, 422, `id="wrong-line1"`, "This must be a number up to 2.", `!id="wrong-amount"`)
 	s.do(t, refund, "amount", "24,50").want(t, 409, `id="wrong-amount"`, "12.90 USD can still be refunded.")
 	seen := s.do(t, refund, "line1", "1", "line3", "4.90", "line4", "0", "restock", "yes").want(t, 200, "8.90 USD: done, 1 × &lt;tea&gt;, 1 × by air, 1 back in stock")
 	s.post(t, refund, seen.fill("reason", "broken")).want(t, 303)

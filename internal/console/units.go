@@ -2,7 +2,6 @@ package console
 
 import (
 	"fmt"
-	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -51,15 +50,14 @@ func (q *ofOrder) left(kind string) []client.Line {
 			rest, _ = rest.Sub(parsed(line.Amount))
 		}
 		taken, _ := items.Sub(itemsOf(left))
-		shares := make([]decimal.Decimal, len(left))
-		for i := range left {
-			shares[i] = proposed(&left[i], taken, items)
-			rest, _ = rest.Sub(shares[i])
+		shared := slices.Clone(left)
+		for i := range shared {
+			part := proposed(&left[i], taken, items)
+			shared[i].Amount = less(left[i].Amount, part)
+			rest, _ = rest.Sub(part)
 		}
-		for i := range left {
-			if rest.IsZero() {
-				left[i].Amount = less(left[i].Amount, shares[i])
-			}
+		if rest.IsZero() {
+			left = shared
 		}
 	}
 	return left
@@ -165,7 +163,9 @@ func (q *ofOrder) chosen(form url.Values) (c choice) {
 			continue
 		}
 		c.lines = append(c.lines, client.LineUnits{Line: i + 1, Quantity: units, Restock: restock})
-		if units > 0 && units <= left[i].Quantity && !all {
+		if units < 0 || units > left[i].Quantity {
+			c.wrong = append(c.wrong, client.FieldError{Pointer: "/" + lineField(i), Detail: fmt.Sprintf("This must be a number up to %d.", left[i].Quantity)})
+		} else if !all {
 			part, _ := share(line.Amount, decimal.MustNew(int64(line.Quantity-left[i].Quantity+units), 0), decimal.MustNew(int64(line.Quantity), 0)).
 				Sub(parsed(less(line.Amount, parsed(left[i].Amount))))
 			c.add(part, fmt.Sprintf("%d × %s", units, visible(line.Item)))
@@ -202,40 +202,21 @@ func (q *ofOrder) amountOf(form url.Values) *string {
 	return amount
 }
 
-// faults puts what is wrong with a line or an amount beside its field.
+// faults says beside a field that more is asked for than is left.
 func (q *ofOrder) faults(p *client.Problem) map[string]string {
-	wrong, chosen := map[string]string{}, q.chosen(q.form)
-	lines := chosen.lines
-	for _, fault := range p.Errors {
-		var n int
-		if _, err := fmt.Sscanf(fault.Pointer, "/lines/%d/", &n); err == nil && n < len(lines) {
-			wrong[lineField(lines[n].Line-1)] = fault.Detail
-		}
-	}
+	wrong, total := map[string]string{}, q.chosen(q.form).total
 	left := map[client.ProblemCode]string{
 		client.ProblemCodeRefundTooLarge:  fmt.Sprintf("%s %s can still be refunded.", count(refundable(q.order)), q.order.Currency),
 		client.ProblemCodeCaptureTooLarge: fmt.Sprintf("%s %s can still be captured.", count(capturable(q.order)), q.order.Currency),
 	}[p.Code]
-	if tooMany := q.tooManyUnits(); left != "" && len(tooMany) > 0 {
-		maps.Copy(wrong, tooMany)
-	} else if left != "" && chosen.total.IsPos() && amountIn(q.form, "amount") == nil {
-		wrong["amount"] = "The total is " + q.money(chosen.total.String()) + ", and " + left
-	} else if left != "" {
+	if left != "" {
 		wrong["amount"] = left
+	}
+	if left != "" && total.IsPos() && amountIn(q.form, "amount") == nil {
+		wrong["amount"] = "The total is " + q.money(total.String()) + ", and " + left
 	}
 	if p.Code == client.ProblemCodeRestockTooLarge {
 		wrong["restock"] = p.Title
-	}
-	return wrong
-}
-
-// tooManyUnits says at which lines a form asks for more units than are left.
-func (q *ofOrder) tooManyUnits() map[string]string {
-	wrong, left := map[string]string{}, q.left(q.verb.Name)
-	for _, line := range q.chosen(q.form).lines {
-		if n := left[line.Line-1].Quantity; line.Quantity > n {
-			wrong[lineField(line.Line-1)] = fmt.Sprintf("Only %d of line %d can still be part of a %s.", n, line.Line, q.verb.Name)
-		}
 	}
 	return wrong
 }

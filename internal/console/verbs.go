@@ -438,8 +438,7 @@ func (q *ofOrder) send(form url.Values, dryRun bool) (*client.Order, error) {
 func (q *ofOrder) check(form url.Values) error {
 	wrong := newProblem(http.StatusUnprocessableEntity, "", "")
 	noAmount := q.verb.Name == "refund" && form.Get("all") != "yes" && amountIn(form, "amount") == nil
-	c, left := q.chosen(form), q.left(q.verb.Name)
-	faulty := func(l client.LineUnits) bool { return l.Quantity < 1 || l.Quantity > left[l.Line-1].Quantity } // the API says so
+	c := q.chosen(form)
 	switch {
 	case aCardNumber.MatchString(form.Get("paymentMethod")):
 		wrong.Title = "This looks like a card number."
@@ -449,7 +448,7 @@ func (q *ofOrder) check(form url.Values) error {
 	case noAmount && len(c.lines) == 0 && !c.partial:
 		wrong.Title = "How much goes back?"
 		wrong.Errors = []client.FieldError{{Pointer: "/all", Detail: "Choose all that is left, or say a part."}}
-	case noAmount && q.order.Lines[0].Amount != "" && !slices.ContainsFunc(c.lines, faulty) && !c.total.IsPos():
+	case noAmount && q.order.Lines[0].Amount != "" && !c.total.IsPos():
 		wrong.Title = "The total must be more than 0: it is " + q.money(c.total.String()) + "."
 	default:
 		return nil

@@ -158,7 +158,7 @@ func TestCaptureAndVoid(t *testing.T) {
 	// By lines, and the rest is voided.
 	const capture = "/console/order/capture?id=lines"
 	s.get(t, capture).want(t, 200, "cup</label>", ">2 of 2<td>", "Void the rest")
-	s.get(t, capture+"&preview=yes&line1=3").want(t, 409)
+	s.get(t, capture+"&preview=yes&line1=3").want(t, 422)
 	s.get(t, capture+"&preview=yes&amount=8").want(t, 409, "7.00 USD can still be captured.")
 	shown = s.get(t, capture+"&preview=yes&line1=1&final=yes").want(t, 200, "3.00 USD is captured. The rest is voided", "3.00 for 1 × cup = 3.00 USD.")
 	s.post(t, capture, shown.fill("reason", "parcel")).want(t, 303)
