@@ -634,21 +634,15 @@ type ActivatePolicyBody struct {
 // AdjustInventoryBody defines model for AdjustInventoryBody.
 type AdjustInventoryBody struct {
 	// Change Units to add, or if negative to remove; not 0.
-	//
-	// Examples: -2
 	Change int64 `json:"change"`
 
 	// OnBehalfOf For whom the request is made; recorded beside the caller. Requires the role delegate.
 	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
 
 	// Reason Why; recorded with the movement.
-	//
-	// Examples: broken in transit
 	Reason string `json:"reason"`
 
 	// RequestID A name for this request, so that it is done once. Required, here or as Idempotency-Key.
-	//
-	// Examples: claim-17
 	RequestID string `json:"requestId,omitempty,omitzero"`
 }
 
@@ -674,8 +668,6 @@ type BooksVerdict struct {
 	ComparedAt time.Time `json:"comparedAt,omitempty,omitzero"`
 
 	// Differ The providers whose newest comparison found differences. Absent: none.
-	//
-	// Examples: ["charge=https://payments.example.com"]
 	Differ []string `json:"differ,omitempty,omitzero"`
 
 	// Failure Why the newest verification could not compare with all providers; for people. Absent: it could, or was not asked to.
@@ -689,8 +681,6 @@ type BooksVerdict struct {
 	Others int64 `json:"others"`
 
 	// Wrong The checks of Pawl's own books that failed.
-	//
-	// Examples: []
 	Wrong []string `json:"wrong"`
 }
 
@@ -704,8 +694,6 @@ type BulkBody struct {
 	Filter BulkFilter `json:"filter,omitempty,omitzero"`
 
 	// IDs The orders; or use a filter.
-	//
-	// Examples: ["order-123","order-124"]
 	IDs []string `json:"ids,omitempty,omitzero"`
 
 	// OnBehalfOf For whom the request is made; recorded beside the caller. Requires the role delegate.
@@ -810,12 +798,8 @@ type BulkOutcome struct {
 // BulkRefund defines model for BulkRefund.
 type BulkRefund struct {
 	// Amount How much; more than 0. Defaults to all that is left.
-	//
-	// Examples: 12.5
-	Amount *string `json:"amount,omitempty"`
-
-	// OrderID Examples: order-123
-	OrderID string `json:"orderId"`
+	Amount  *string `json:"amount,omitempty"`
+	OrderID string  `json:"orderId"`
 
 	// Restock Units to return to stock at once.
 	Restock int `json:"restock,omitempty,omitzero"`
@@ -824,8 +808,6 @@ type BulkRefund struct {
 // BulkResult defines model for BulkResult.
 type BulkResult struct {
 	// Amount A decimal number as a string, so that it is not rounded.
-	//
-	// Examples: 99.99
 	Amount  Decimal `json:"amount,omitempty,omitzero"`
 	Applied bool    `json:"applied"`
 
@@ -849,17 +831,13 @@ type BulkResult struct {
 	Item    string `json:"item,omitempty,omitzero"`
 
 	// Lines What was ordered, if it was not one item.
-	Lines []Line `json:"lines,omitempty,omitzero"`
-
-	// OrderID Examples: order-123
+	Lines    []Line   `json:"lines,omitempty,omitzero"`
 	OrderID  string   `json:"orderId"`
 	Quantity int      `json:"quantity,omitempty,omitzero"`
 	Refund   Refund   `json:"refund,omitempty,omitzero"`
 	SoldOut  ItemLeft `json:"soldOut,omitempty,omitzero"`
 
 	// Status The status of the order. completed, failed and canceled are final.
-	//
-	// Examples: completed
 	Status Status `json:"status,omitempty,omitzero"`
 }
 
@@ -944,37 +922,27 @@ type CallbackBodyOutcome string
 // Caller defines model for Caller.
 type Caller struct {
 	// Cell Which orders the service has, as cell of cells: 0/1 all of them, 1/4 those of the second of four cells.
-	//
-	// Examples: 0/1
 	Cell string `json:"cell"`
 
 	// Email Your email address, if the OpenID Connect issuer has verified it. For display only.
 	Email string `json:"email,omitempty,omitzero"`
 
 	// Forbidden Ids of the operations that your roles do not allow, with those that would, such as read or stock.
-	//
-	// Examples: {"storePolicy":"admin"}
 	Forbidden map[string]string `json:"forbidden"`
 
 	// Name As in the history: token:NAME, oidc:ISSUER#SUBJECT, local or anonymous.
-	//
-	// Examples: token:support
 	Name string `json:"name"`
 
 	// Open Whether the service can be used from this machine without a token, because none was created yet.
 	Open bool `json:"open"`
 
 	// Operations Ids of the operations that you may use at this address, except public ones. With submit but not read, some are limited to orders that you submitted; applyBulkVerb is for the verbs that you may apply to one order.
-	//
-	// Examples: ["approveOrder","rejectOrder","applyBulkVerb"]
 	Operations []string `json:"operations"`
 
 	// Quarantined Whether the service is read-only, because its database was restored or copied.
 	Quarantined bool `json:"quarantined"`
 
 	// Roles Any of submit, read, operate, approve, settle, stock, erase, delegate, metrics and admin.
-	//
-	// Examples: ["approve"]
 	Roles []string `json:"roles"`
 }
 
@@ -986,8 +954,6 @@ type Calls struct {
 // Capture defines model for Capture.
 type Capture struct {
 	// Amount A decimal.
-	//
-	// Examples: 12.50
 	Amount string `json:"amount"`
 
 	// Code Why it is not done, for programs. step_result: a person reported the outcome. authorization_expired: nothing was left, so a void is done.
@@ -1027,8 +993,6 @@ type CaptureState string
 // CaptureBody defines model for CaptureBody.
 type CaptureBody struct {
 	// Amount How much; more than 0. Defaults to all that is left.
-	//
-	// Examples: 12.5
 	Amount *string `json:"amount,omitempty"`
 
 	// Final Void the rest.
@@ -1041,13 +1005,9 @@ type CaptureBody struct {
 	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
 
 	// Reason Why; recorded in the history, and sent to an http provider.
-	//
-	// Examples: parcel 1 of 2
 	Reason string `json:"reason,omitempty,omitzero"`
 
 	// RequestID A name for this capture, so that it is done once. Required, here or as Idempotency-Key.
-	//
-	// Examples: parcel-1
 	RequestID string `json:"requestId,omitempty,omitzero"`
 }
 
@@ -1059,14 +1019,10 @@ type Comparison struct {
 	Number int64 `json:"number"`
 
 	// Providers Where the books of the providers are, by step and route.
-	//
-	// Examples: ["charge=https://payments.example.com"]
 	Providers []string `json:"providers"`
 
 	// Right Whether the books agreed with these, not counting warnings.
-	Right bool `json:"right"`
-
-	// StartedBy Examples: shell:anna
+	Right     bool               `json:"right"`
 	StartedBy string             `json:"startedBy"`
 	Steps     []VerificationStep `json:"steps"`
 
@@ -1077,20 +1033,14 @@ type Comparison struct {
 // CurrencyTotal defines model for CurrencyTotal.
 type CurrencyTotal struct {
 	// Amount The sum of the orders, or of their refunds.
-	//
-	// Examples: 128.50
 	Amount string `json:"amount"`
 
 	// Currency ISO 4217.
-	//
-	// Examples: USD
 	Currency string `json:"currency"`
 	Orders   int64  `json:"orders"`
 }
 
 // Decimal A decimal number as a string, so that it is not rounded.
-//
-// Examples: 99.99
 type Decimal = string
 
 // DeliveriesOfOrder defines model for DeliveriesOfOrder.
@@ -1119,13 +1069,9 @@ type Delivery struct {
 	DueAt time.Time `json:"dueAt,omitempty,omitzero"`
 
 	// EndpointID The endpoint.
-	//
-	// Examples: whe_1
 	EndpointID string `json:"endpointId"`
 
 	// EventID The id of the event, and the webhook-id of every attempt.
-	//
-	// Examples: evt_1042_5_660e29dbaab52
 	EventID    string    `json:"eventId"`
 	FinishedAt time.Time `json:"finishedAt,omitempty,omitzero"`
 
@@ -1145,10 +1091,8 @@ type Delivery struct {
 	State DeliveryState `json:"state"`
 
 	// Status HTTP status of the last response. Absent if there was none.
-	Status int `json:"status,omitempty,omitzero"`
-
-	// Type Examples: order.completed
-	Type string `json:"type"`
+	Status int    `json:"status,omitempty,omitzero"`
+	Type   string `json:"type"`
 }
 
 // DeliveryState exhausted: all attempts failed. Later deliveries of the order at this endpoint wait until it is resent or skipped.
@@ -1157,8 +1101,6 @@ type DeliveryState string
 // DeliveryChange defines model for DeliveryChange.
 type DeliveryChange struct {
 	// Actor Who requested it, as in the history of an order.
-	//
-	// Examples: token:operations
 	Actor string    `json:"actor"`
 	At    time.Time `json:"at"`
 
@@ -1182,24 +1124,16 @@ type DeliveryPage struct {
 // Dispute defines model for Dispute.
 type Dispute struct {
 	// Amount A decimal.
-	//
-	// Examples: 99.99
 	Amount string `json:"amount"`
 
 	// At When it happened, as reported.
 	At time.Time `json:"at"`
 
 	// Charge The provider's name for the charge, as the dispute has it.
-	//
-	// Examples: ch_3P8xZq
 	Charge string `json:"charge,omitempty,omitzero"`
-
-	// Reason Examples: fraudulent
 	Reason string `json:"reason,omitempty,omitzero"`
 
 	// Reference The provider's name for the dispute.
-	//
-	// Examples: dp_1P8xZq
 	Reference string `json:"reference"`
 
 	// State opened: it is open until another entry says won or lost.
@@ -1212,16 +1146,12 @@ type DisputeState string
 // DisputeBody defines model for DisputeBody.
 type DisputeBody struct {
 	// Amount How much is disputed; more than 0, in the currency of the order.
-	//
-	// Examples: 99.99
 	Amount string `json:"amount"`
 
 	// At When it happened (RFC 3339). Defaults to now.
 	At time.Time `json:"at,omitempty,omitzero"`
 
 	// Charge The provider's name for the charge, if the dispute has it. Searches find the order by it.
-	//
-	// Examples: ch_3P8xZq
 	Charge string `json:"charge,omitempty,omitzero"`
 
 	// OnBehalfOf For whom the request is made; recorded beside the caller. Requires the role delegate.
@@ -1231,8 +1161,6 @@ type DisputeBody struct {
 	Reason string `json:"reason,omitempty,omitzero"`
 
 	// Reference The provider's name for the dispute.
-	//
-	// Examples: dp_1P8xZq
 	Reference string `json:"reference"`
 
 	// RequestID A name for this request, so that it is done once.
@@ -1272,13 +1200,9 @@ type EndedOutage struct {
 	Completed int64 `json:"completed"`
 
 	// Detail The code of most failed calls, or why there was no connection.
-	//
-	// Examples: connection refused
 	Detail string `json:"detail,omitempty,omitzero"`
 
 	// Host The host that failed.
-	//
-	// Examples: payments.internal
 	Host string `json:"host,omitempty,omitzero"`
 
 	// More More orders may have waited.
@@ -1291,8 +1215,6 @@ type EndedOutage struct {
 	Since time.Time `json:"since"`
 
 	// Steps At which steps. A route of a charge follows it after a space.
-	//
-	// Examples: ["charge"]
 	Steps []string `json:"steps"`
 
 	// Stopped Of orders: those that have failed or were canceled.
@@ -1305,8 +1227,6 @@ type EndedOutage struct {
 // Erasure defines model for Erasure.
 type Erasure struct {
 	// Actor Who requested it.
-	//
-	// Examples: token:privacy
 	Actor string `json:"actor"`
 
 	// FinishedAt Absent if orders of the customer are left.
@@ -1320,19 +1240,11 @@ type Erasure struct {
 	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
 
 	// Orders Number of orders that were erased.
-	//
-	// Examples: 3
 	Orders int `json:"orders"`
 
 	// Pseudonym What the customer id was replaced by. It is random.
-	//
-	// Examples: erased_5c1f6f0c9c1e4a0f8a53c4f4b9f7f3f2
-	Pseudonym string `json:"pseudonym"`
-
-	// Reason Examples: request 4711 of 2026-11-26
-	Reason string `json:"reason"`
-
-	// RequestID Examples: erasure-4711
+	Pseudonym   string    `json:"pseudonym"`
+	Reason      string    `json:"reason"`
 	RequestID   string    `json:"requestId"`
 	RequestedAt time.Time `json:"requestedAt"`
 	Sent        SentData  `json:"sent,omitempty,omitzero"`
@@ -1341,21 +1253,15 @@ type Erasure struct {
 // ErasureBody defines model for ErasureBody.
 type ErasureBody struct {
 	// CustomerID The customer. It is not stored with the request.
-	//
-	// Examples: customer-9
 	CustomerID string `json:"customerId"`
 
 	// OnBehalfOf For whom the request is made; recorded beside the caller. Requires the role delegate.
 	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
 
 	// Reason Why. It is kept, so it must not name the customer.
-	//
-	// Examples: request 4711 of 2026-11-26
 	Reason string `json:"reason"`
 
 	// RequestID A name for this request. It must not name the customer. Required, here or as Idempotency-Key.
-	//
-	// Examples: erasure-4711
 	RequestID string `json:"requestId,omitempty,omitzero"`
 }
 
@@ -1367,8 +1273,6 @@ type ErasurePage struct {
 // ErrorGroup defines model for ErrorGroup.
 type ErrorGroup struct {
 	// Code The failure code, or the hold reason up to a colon; usable as a filter for orders. With retry, the most frequent reason.
-	//
-	// Examples: card_declined
 	Code    string     `json:"code"`
 	Example OrderError `json:"example"`
 
@@ -1389,8 +1293,6 @@ type ErrorGroup struct {
 	Route string `json:"route,omitempty,omitzero"`
 
 	// Status The status of the order. completed, failed and canceled are final.
-	//
-	// Examples: completed
 	Status Status `json:"status"`
 
 	// Step The step that failed or is held.
@@ -1420,62 +1322,44 @@ type ErrorGroups struct {
 // Event defines model for Event.
 type Event struct {
 	// Cursor Cursor to continue after this event.
-	//
-	// Examples: 29411432.17
 	Cursor string    `json:"cursor"`
 	Data   EventData `json:"data"`
 
 	// ID Unique ID. A repeated event has the same one, and no other event has it, even after a backup was restored.
-	//
-	// Examples: evt_1042_5_660e29dbaab52
 	ID string `json:"id"`
 
 	// Timestamp When it happened, by the clock of the database.
 	Timestamp time.Time `json:"timestamp"`
 
 	// Type What happened. docs/events.md lists the types; newer versions may add more.
-	//
-	// Examples: order.completed
 	Type string `json:"type"`
 }
 
 // EventData defines model for EventData.
 type EventData struct {
 	// Actor Principal that requested it. Absent if the service acted by itself.
-	//
-	// Examples: token:support
 	Actor string `json:"actor,omitempty,omitzero"`
 
 	// Amount Amount of the order, a decimal.
-	//
-	// Examples: 9.99
 	Amount string `json:"amount,omitempty,omitzero"`
 
 	// Capture Number of the capture that the event is about.
 	Capture int `json:"capture,omitempty,omitzero"`
 
 	// CaptureAmount Amount of that capture, a decimal.
-	//
-	// Examples: 2.50
 	CaptureAmount string `json:"captureAmount,omitempty,omitzero"`
 
 	// Change Change of the stock, in units.
 	Change *int64 `json:"change,omitempty"`
 
 	// Currency ISO 4217.
-	//
-	// Examples: USD
 	Currency   string `json:"currency,omitempty,omitzero"`
 	CustomerID string `json:"customerId,omitempty,omitzero"`
 
 	// From Status before the event.
-	//
-	// Examples: confirming
 	From string `json:"from,omitempty,omitzero"`
 
 	// Item Item that was ordered, or whose stock changed. Absent if the order has lines.
-	//
-	// Examples: widget
 	Item string `json:"item,omitempty,omitzero"`
 
 	// Lines Lines of the order, if it has any. Absent if the lines of an event are longer than 4 kB.
@@ -1488,13 +1372,9 @@ type EventData struct {
 	OnHand *int64 `json:"onHand,omitempty"`
 
 	// OrderID Order that the event is about.
-	//
-	// Examples: order-123
 	OrderID string `json:"orderId,omitempty,omitzero"`
 
 	// Quantity Number of units ordered, of all items.
-	//
-	// Examples: 1
 	Quantity int `json:"quantity,omitempty,omitzero"`
 
 	// Reason Reason. A long one is truncated.
@@ -1504,26 +1384,18 @@ type EventData struct {
 	Refund int `json:"refund,omitempty,omitzero"`
 
 	// RefundAmount Amount of that refund, a decimal.
-	//
-	// Examples: 2.50
 	RefundAmount string `json:"refundAmount,omitempty,omitzero"`
 
 	// RefundLines Lines that the refund is about, if it says so. Absent if they are longer than 4 kB.
 	RefundLines []RefundLine `json:"refundLines,omitempty,omitzero"`
 
 	// Route Provider of the charge, by its name in the policy, if the policy has several: when the order is completed, and when it falls back to this route.
-	//
-	// Examples: cards
 	Route string `json:"route,omitempty,omitzero"`
 
 	// Seq Position in the history of the order: 1, 2, 3 …
-	//
-	// Examples: 5
 	Seq int64 `json:"seq,omitempty,omitzero"`
 
 	// Status Status after the event.
-	//
-	// Examples: completed
 	Status string `json:"status,omitempty,omitzero"`
 
 	// Verb What was done, as in the history, if the status does not say it.
@@ -1536,20 +1408,14 @@ type EventData struct {
 	Void int `json:"void,omitempty,omitzero"`
 
 	// VoidAmount Amount of that void, a decimal.
-	//
-	// Examples: 2.50
 	VoidAmount string `json:"voidAmount,omitempty,omitzero"`
 }
 
 // EventLine defines model for EventLine.
 type EventLine struct {
 	// Amount Of the whole line, a decimal.
-	//
-	// Examples: 9.99
 	Amount string `json:"amount,omitempty,omitzero"`
-
-	// Item Examples: widget
-	Item string `json:"item"`
+	Item   string `json:"item"`
 
 	// Kind Absent for an item.
 	Kind     string `json:"kind,omitempty,omitzero"`
@@ -1564,14 +1430,11 @@ type EventPage struct {
 	More bool `json:"more"`
 
 	// NextCursor Continue here.
-	//
-	// Examples: 29411432.17
 	NextCursor string `json:"nextCursor"`
 }
 
 // Failure defines model for Failure.
 type Failure struct {
-	// Code Examples: out_of_stock
 	Code   string      `json:"code"`
 	Detail string      `json:"detail,omitempty,omitzero"`
 	Step   FailureStep `json:"step,omitempty,omitzero"`
@@ -1583,8 +1446,6 @@ type FailureStep string
 // FieldError defines model for FieldError.
 type FieldError struct {
 	// Code A code for programs.
-	//
-	// Examples: too_many_fraction_digits
 	Code string `json:"code"`
 
 	// Column In a policy: its column.
@@ -1603,8 +1464,6 @@ type FieldError struct {
 	Parameter string `json:"parameter,omitempty,omitzero"`
 
 	// Pointer The field of the body, as a JSON pointer (RFC 6901).
-	//
-	// Examples: /amount
 	Pointer string `json:"pointer,omitempty,omitzero"`
 
 	// Sent In a conflict: the value in this request.
@@ -1657,26 +1516,18 @@ type Incident struct {
 	Description string `json:"description,omitempty,omitzero"`
 
 	// Detail With provider_failing, the code of most failed calls, or why there was no connection; and that of the last one, if it is another. With operations_waiting, the most frequent code. Of a webhook endpoint, its last failure, or why it is disabled. With books_wrong, the checks that failed; with books_differ, the providers.
-	//
-	// Examples: connection refused
 	Detail string `json:"detail,omitempty,omitzero"`
 
 	// EndpointID Of a webhook endpoint.
-	//
-	// Examples: whe_1
 	EndpointID string `json:"endpointId,omitempty,omitzero"`
 
 	// Events Of a webhook endpoint: events that it has not got yet, counted to 10000.
 	Events int64 `json:"events,omitempty,omitzero"`
 
 	// Host With provider_failing: the host that fails. Several are separated by commas.
-	//
-	// Examples: payments.internal
 	Host string `json:"host,omitempty,omitzero"`
 
 	// Kind provider_failing: the circuit breaker of a step is not closed, and orders wait for it or a call failed within half a minute; its orders are retried by themselves, as long as their retries and their budget last. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. operations_waiting: refunds, captures or voids are open after three calls or more; they are retried, except with the reason outcome_unknown: a person has to look. replica_lost: a replica has ended or lost the database without saying so; others take over its orders. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint. books_wrong: the newest verification found errors in the books. books_differ: the newest comparison with a provider found differences.
-	//
-	// Examples: provider_failing
 	Kind IncidentKind `json:"kind"`
 
 	// More More orders may wait.
@@ -1695,13 +1546,9 @@ type Incident struct {
 	Policy int `json:"policy,omitempty,omitzero"`
 
 	// Reason With attention: the holdReason, up to a colon. With operations_waiting: outcome_unknown, or absent.
-	//
-	// Examples: retries_exhausted
 	Reason string `json:"reason,omitempty,omitzero"`
 
 	// Replica With replica_lost: its name.
-	//
-	// Examples: shop-1:4711
 	Replica string `json:"replica,omitempty,omitzero"`
 
 	// Route With provider_failing: of a charge with several routes.
@@ -1724,8 +1571,6 @@ type Incident struct {
 }
 
 // IncidentKind provider_failing: the circuit breaker of a step is not closed, and orders wait for it or a call failed within half a minute; its orders are retried by themselves, as long as their retries and their budget last. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. operations_waiting: refunds, captures or voids are open after three calls or more; they are retried, except with the reason outcome_unknown: a person has to look. replica_lost: a replica has ended or lost the database without saying so; others take over its orders. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint. books_wrong: the newest verification found errors in the books. books_differ: the newest comparison with a provider found differences.
-//
-// Examples: provider_failing
 type IncidentKind string
 
 // IncidentOperation With operations_waiting: the kind of them.
@@ -1741,9 +1586,7 @@ type Item struct {
 
 	// IgnoredFields Unknown fields of the request, which had no effect.
 	IgnoredFields []string `json:"ignoredFields,omitempty,omitzero"`
-
-	// Item Examples: widget
-	Item string `json:"item"`
+	Item          string   `json:"item"`
 
 	// OnHand Units on the shelf, without sold ones.
 	OnHand int64 `json:"onHand"`
@@ -1775,12 +1618,8 @@ type ItemPage struct {
 // Line defines model for Line.
 type Line struct {
 	// Amount A decimal number as a string, so that it is not rounded.
-	//
-	// Examples: -5.00
 	Amount SignedDecimal `json:"amount,omitempty,omitzero"`
-
-	// Item Examples: widget
-	Item string `json:"item"`
+	Item   string        `json:"item"`
 
 	// Kind Absent for an item.
 	Kind     LineKind `json:"kind,omitempty,omitzero"`
@@ -1793,13 +1632,9 @@ type LineKind string
 // LineInput defines model for LineInput.
 type LineInput struct {
 	// Amount Of the whole line, with the digits of the order's amount. Either all lines have one or none, and their sum is the order's amount. Lines that are no items require it.
-	//
-	// Examples: 49.95
 	Amount string `json:"amount,omitempty,omitzero"`
 
 	// Item What is ordered, or the name of another kind of line. The same rules apply as for orderId.
-	//
-	// Examples: widget
 	Item string `json:"item"`
 
 	// Kind Only items have stock, and one line at least is an item, the default. Only a discount is negative.
@@ -1815,13 +1650,9 @@ type LineInputKind string
 // LineUnits defines model for LineUnits.
 type LineUnits struct {
 	// Line The line, counted from 1 in the order of the order.
-	//
-	// Examples: 2
 	Line int `json:"line"`
 
 	// Quantity How many of its units.
-	//
-	// Examples: 1
 	Quantity int `json:"quantity"`
 
 	// Restock Return these units to stock at once, whatever the outcome of the refund.
@@ -1831,63 +1662,41 @@ type LineUnits struct {
 // Money defines model for Money.
 type Money struct {
 	// Authorized Authorized and not captured yet.
-	//
-	// Examples: 0.00
 	Authorized string `json:"authorized"`
 
 	// Charged The sum of the charges, also of those that were undone, and of authorizations. A charge that was undone while nothing showed that it had happened does not count, nor its undo.
-	//
-	// Examples: 99.99
 	Charged string `json:"charged"`
 
 	// Disputed The amounts of open disputes, which are part of kept.
-	//
-	// Examples: 0.00
 	Disputed string `json:"disputed"`
 
 	// Kept Captured, and neither refunded nor lost.
-	//
-	// Examples: 90.00
 	Kept string `json:"kept"`
 
 	// Lost The amounts of lost disputes, which the provider took back.
-	//
-	// Examples: 0.00
 	Lost string `json:"lost"`
 
 	// Refunded The sum of the refunds that succeeded, and of the charges that were undone.
-	//
-	// Examples: 9.99
 	Refunded string `json:"refunded"`
 
 	// Voided Authorized by completed orders, and given up or ended.
-	//
-	// Examples: 0.00
 	Voided string `json:"voided"`
 }
 
 // MoneyMovement defines model for MoneyMovement.
 type MoneyMovement struct {
 	// Amount Negative if it went back.
-	//
-	// Examples: -9.99
 	Amount string `json:"amount"`
 
 	// At When it moved. A dispute counts from when it was lost.
-	At time.Time `json:"at"`
-
-	// Currency Examples: USD
-	Currency string `json:"currency"`
+	At       time.Time `json:"at"`
+	Currency string    `json:"currency"`
 
 	// Kind charge: of a charge that was captured as a whole. capture: a part of an authorization. undo: a charge was given back, because the order did not complete. refund: on request.
-	Kind MoneyMovementKind `json:"kind"`
-
-	// OrderID Examples: order-123
-	OrderID string `json:"orderId"`
+	Kind    MoneyMovementKind `json:"kind"`
+	OrderID string            `json:"orderId"`
 
 	// Reference The provider's name for it, or for the dispute.
-	//
-	// Examples: re_42
 	Reference string `json:"reference,omitempty,omitzero"`
 }
 
@@ -1905,49 +1714,31 @@ type MoneyMovementPage struct {
 // MoneyTotal defines model for MoneyTotal.
 type MoneyTotal struct {
 	// Authorized Authorized and not captured yet.
-	//
-	// Examples: 0.00
 	Authorized string `json:"authorized"`
 
 	// Charged The sum of the charges, also of those that were undone, and of authorizations. A charge that was undone while nothing showed that it had happened does not count, nor its undo.
-	//
-	// Examples: 99.99
-	Charged string `json:"charged"`
-
-	// Currency Examples: USD
+	Charged  string `json:"charged"`
 	Currency string `json:"currency"`
 
 	// Disputed The amounts of open disputes, which are part of kept.
-	//
-	// Examples: 0.00
 	Disputed string `json:"disputed"`
 
 	// Kept Captured, and neither refunded nor lost.
-	//
-	// Examples: 90.00
 	Kept string `json:"kept"`
 
 	// Lost The amounts of lost disputes, which the provider took back.
-	//
-	// Examples: 0.00
 	Lost string `json:"lost"`
 
 	// Refunded The sum of the refunds that succeeded, and of the charges that were undone.
-	//
-	// Examples: 9.99
 	Refunded string `json:"refunded"`
 
 	// Voided Authorized by completed orders, and given up or ended.
-	//
-	// Examples: 0.00
 	Voided string `json:"voided"`
 }
 
 // Movement defines model for Movement.
 type Movement struct {
 	// Actor Who requested it, as in the history of an order.
-	//
-	// Examples: token:warehouse
 	Actor string    `json:"actor"`
 	At    time.Time `json:"at"`
 
@@ -1965,8 +1756,6 @@ type Movement struct {
 	Reason string `json:"reason,omitempty,omitzero"`
 
 	// RequestID The requestId of the request, or a generated one.
-	//
-	// Examples: count-1
 	RequestID string `json:"requestId"`
 
 	// Version The version of the item after the change. Sales also raise it, so there are gaps.
@@ -1985,21 +1774,15 @@ type Order struct {
 	Action map[string]interface{} `json:"action,omitempty,omitzero"`
 
 	// AllowedActions The verbs that currently apply to the order, or to a refund, capture or void of it.
-	//
-	// Examples: ["refund"]
 	AllowedActions []string `json:"allowedActions"`
 
 	// Amount A decimal number as a string, so that it is not rounded.
-	//
-	// Examples: 99.99
 	Amount Decimal `json:"amount"`
 
 	// ApprovalOnTimeout What happens at approvalUntil if nobody decides before. Absent unless the order waits for approval, and in problems.
 	ApprovalOnTimeout OrderApprovalOnTimeout `json:"approvalOnTimeout,omitempty,omitzero"`
 
 	// ApprovalRule The conditions of the rule of the policy for which the order waits for approval, in words.
-	//
-	// Examples: amount over 500 USD
 	ApprovalRule string `json:"approvalRule,omitempty,omitzero"`
 
 	// ApprovalUntil When the approval times out and the policy decides. Absent if it does not.
@@ -2025,8 +1808,6 @@ type Order struct {
 	CreatedAt  time.Time `json:"createdAt"`
 
 	// Currency ISO 4217.
-	//
-	// Examples: USD
 	Currency string `json:"currency"`
 
 	// CustomerID As given with the first request.
@@ -2057,8 +1838,6 @@ type Order struct {
 	InDoubt bool `json:"inDoubt,omitempty,omitzero"`
 
 	// Item Absent if the order has lines.
-	//
-	// Examples: widget
 	Item string `json:"item,omitempty,omitzero"`
 
 	// Lines What was ordered, if it was not one item.
@@ -2069,8 +1848,6 @@ type Order struct {
 	Money    Money             `json:"money,omitempty,omitzero"`
 
 	// OrderID The caller's name for the order.
-	//
-	// Examples: order-123
 	OrderID string `json:"orderId"`
 
 	// Policy Policy version that the order started with. Absent if every step runs in the database.
@@ -2095,16 +1872,12 @@ type Order struct {
 	Route string `json:"route,omitempty,omitzero"`
 
 	// Seq Raised by every write to the order; also its ETag.
-	//
-	// Examples: 4
 	Seq int `json:"seq"`
 
 	// StartAt The order does not start before this time.
 	StartAt time.Time `json:"startAt,omitempty,omitzero"`
 
 	// Status The status of the order. completed, failed and canceled are final.
-	//
-	// Examples: completed
 	Status Status `json:"status"`
 
 	// StatusSince When it came into its status. Only in lists with count.
@@ -2136,9 +1909,7 @@ type OrderStopRequested string
 // OrderError defines model for OrderError.
 type OrderError struct {
 	// Detail Detail of its failure, or the reason of its hold.
-	Detail string `json:"detail,omitempty,omitzero"`
-
-	// OrderID Examples: order-123
+	Detail  string `json:"detail,omitempty,omitzero"`
 	OrderID string `json:"orderId"`
 }
 
@@ -2202,8 +1973,6 @@ type Overview struct {
 	ProviderSteps []ProviderStep `json:"providerSteps"`
 
 	// Replica Name of the replica that answers.
-	//
-	// Examples: shop-1:4711
 	Replica string `json:"replica"`
 
 	// Replicas The replicas connected to the database.
@@ -2242,8 +2011,6 @@ type PolicyVersion struct {
 	ActivatedAt time.Time `json:"activatedAt,omitempty,omitzero"`
 
 	// ActivatedBy Who activated it.
-	//
-	// Examples: token:operations
 	ActivatedBy string `json:"activatedBy,omitempty,omitzero"`
 
 	// Active New orders start with it.
@@ -2251,8 +2018,6 @@ type PolicyVersion struct {
 	CreatedAt time.Time `json:"createdAt"`
 
 	// CreatedBy Who stored it: serve, or an actor as in the history of an order.
-	//
-	// Examples: token:operations
 	CreatedBy string `json:"createdBy"`
 
 	// DryRun True for a dry run: nothing was done.
@@ -2268,8 +2033,6 @@ type PolicyVersion struct {
 	Reason string `json:"reason,omitempty,omitzero"`
 
 	// Source The source, as stored. Not in lists.
-	//
-	// Examples: completeWithin: 48h
 	Source  string          `json:"source,omitempty,omitzero"`
 	Steps   PolicyExecutors `json:"steps,omitempty,omitzero"`
 	Version int             `json:"version"`
@@ -2309,8 +2072,6 @@ type ProblemBody struct {
 	Title string `json:"title"`
 
 	// Type A page that explains the code.
-	//
-	// Examples: /problems/order_conflict
 	Type string `json:"type"`
 }
 
@@ -2320,8 +2081,6 @@ type ProblemCode string
 // ProcessBody defines model for ProcessBody.
 type ProcessBody struct {
 	// Amount From 0 to 999999999999999, with no more fraction digits than the currency has; exact to the last digit. A string or a number; many clients round large numbers before sending them.
-	//
-	// Examples: 99.99
 	Amount string `json:"amount"`
 
 	// CompleteBy The deadline (RFC 3339 with zone). An order that is not completed by then is undone, unless its confirmation is in doubt.
@@ -2337,8 +2096,6 @@ type ProcessBody struct {
 	CustomerID string `json:"customerId,omitempty,omitzero"`
 
 	// Item What is ordered; or use lines. The same rules apply as for orderId.
-	//
-	// Examples: widget
 	Item string `json:"item,omitempty,omitzero"`
 
 	// Lines What is ordered, if it is more than one item. The order gets all of them or none. One line without an amount is the same as item and quantity.
@@ -2348,8 +2105,6 @@ type ProcessBody struct {
 	Metadata map[string]string `json:"metadata,omitempty,omitzero"`
 
 	// OrderID The name of the order. Any visible Unicode text: no leading or trailing white space, no white space other than U+0020, and no control, invisible, private-use or unassigned characters. Not just a dot, two dots or a slash.
-	//
-	// Examples: order-123
 	OrderID string `json:"orderId"`
 
 	// PaymentMethod The payment method, in the terms of the provider. Never logged or returned.
@@ -2376,8 +2131,6 @@ type ProcessedLine struct {
 	RetryAfter int `json:"retryAfter,omitempty,omitzero"`
 
 	// Status The HTTP status that a request with this order alone would get.
-	//
-	// Examples: 200
 	Status int `json:"status"`
 }
 
@@ -2390,13 +2143,9 @@ type ProviderStep struct {
 	FailingSince time.Time `json:"failingSince,omitempty,omitzero"`
 
 	// Failure While the breaker is not closed: the code of most failed calls, or why there was no connection; and that of the last one, if it is another.
-	//
-	// Examples: connection refused
 	Failure string `json:"failure,omitempty,omitzero"`
 
 	// Host The host that is called.
-	//
-	// Examples: payments.internal
 	Host string `json:"host,omitempty,omitzero"`
 
 	// InFlight Calls in progress.
@@ -2443,8 +2192,6 @@ type RecoverBody struct {
 	RequestID string `json:"requestId,omitempty,omitzero"`
 
 	// Since Only deliveries last attempted at or after this time (RFC 3339).
-	//
-	// Examples: 2026-11-20T00:00:00Z
 	Since time.Time `json:"since"`
 }
 
@@ -2463,8 +2210,6 @@ type Recovery struct {
 // Refund defines model for Refund.
 type Refund struct {
 	// Amount A decimal.
-	//
-	// Examples: 12.50
 	Amount string `json:"amount"`
 
 	// Code Why it is not done, for programs. step_result: a person reported the outcome. authorization_expired: nothing was left, so a void is done.
@@ -2504,8 +2249,6 @@ type RefundState string
 // RefundBody defines model for RefundBody.
 type RefundBody struct {
 	// Amount How much; more than 0. Defaults to all that is left.
-	//
-	// Examples: 12.5
 	Amount *string `json:"amount,omitempty"`
 
 	// Lines For an order with lines: what is refunded. Without an amount, the refund is of their amounts. Refunds of all units of a line add up to its amount; those of some are rounded half up.
@@ -2515,13 +2258,9 @@ type RefundBody struct {
 	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
 
 	// Reason Why; recorded in the history, and sent to an http provider.
-	//
-	// Examples: one is broken
 	Reason string `json:"reason"`
 
 	// RequestID A name for this refund, so that it is done once. Required, here or as Idempotency-Key.
-	//
-	// Examples: ticket-4712
 	RequestID string `json:"requestId,omitempty,omitzero"`
 
 	// Restock Units to return to stock at once, whatever the outcome of the refund. For an order of one item.
@@ -2531,12 +2270,8 @@ type RefundBody struct {
 // RefundLine defines model for RefundLine.
 type RefundLine struct {
 	// Amount Of the whole line, a decimal.
-	//
-	// Examples: 9.99
 	Amount string `json:"amount,omitempty,omitzero"`
-
-	// Item Examples: widget
-	Item string `json:"item"`
+	Item   string `json:"item"`
 
 	// Kind Absent for an item.
 	Kind string `json:"kind,omitempty,omitzero"`
@@ -2552,13 +2287,9 @@ type RefundLine struct {
 // RefusedOrder defines model for RefusedOrder.
 type RefusedOrder struct {
 	// Actor Who requested it.
-	//
-	// Examples: token:support
 	Actor string `json:"actor"`
 
 	// Amount Of the order. Absent if there is none.
-	//
-	// Examples: 99.99
 	Amount string `json:"amount,omitempty,omitzero"`
 
 	// At When it was requested.
@@ -2568,20 +2299,14 @@ type RefusedOrder struct {
 	Code ProblemCode `json:"code,omitempty,omitzero"`
 
 	// Currency ISO 4217.
-	//
-	// Examples: USD
 	Currency string `json:"currency,omitempty,omitzero"`
 
 	// Detail Why the verb was not applied.
-	Detail string `json:"detail,omitempty,omitzero"`
-
-	// OrderID Examples: order-123
+	Detail  string `json:"detail,omitempty,omitzero"`
 	OrderID string `json:"orderId"`
 	Reason  string `json:"reason,omitempty,omitzero"`
 
 	// Verb The verb of the last request.
-	//
-	// Examples: retry
 	Verb string `json:"verb"`
 }
 
@@ -2591,8 +2316,6 @@ type Replica struct {
 	Connections int64 `json:"connections"`
 
 	// Name Host name and process id, and the application name of its connections if the database URL sets one.
-	//
-	// Examples: shop-1:4711
 	Name string `json:"name"`
 
 	// Since When the oldest of them was opened.
@@ -2623,13 +2346,9 @@ type RequestPage struct {
 // RequestTotal defines model for RequestTotal.
 type RequestTotal struct {
 	// Amount The sum of the orders, or of the refunds if they were requested.
-	//
-	// Examples: 128.50
 	Amount string `json:"amount"`
 
 	// Currency ISO 4217.
-	//
-	// Examples: USD
 	Currency string `json:"currency"`
 	Orders   int64  `json:"orders"`
 
@@ -2643,13 +2362,9 @@ type RequestTotalState string
 // RequestedOrder defines model for RequestedOrder.
 type RequestedOrder struct {
 	// Actor Who requested it.
-	//
-	// Examples: token:support
 	Actor string `json:"actor"`
 
 	// Amount Of the order, or of the refund.
-	//
-	// Examples: 99.99
 	Amount string `json:"amount"`
 
 	// At When it was applied.
@@ -2659,28 +2374,20 @@ type RequestedOrder struct {
 	Code string `json:"code,omitempty,omitzero"`
 
 	// Currency ISO 4217.
-	//
-	// Examples: USD
 	Currency string             `json:"currency"`
 	Detail   string             `json:"detail,omitempty,omitzero"`
 	Hold     RequestedOrderHold `json:"hold,omitempty,omitzero"`
 
 	// OnBehalfOf On whose behalf, as stated by the actor.
-	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
-
-	// OrderID Examples: order-123
-	OrderID string              `json:"orderId"`
-	Reason  string              `json:"reason,omitempty,omitzero"`
-	State   RequestedOrderState `json:"state"`
+	OnBehalfOf string              `json:"onBehalfOf,omitempty,omitzero"`
+	OrderID    string              `json:"orderId"`
+	Reason     string              `json:"reason,omitempty,omitzero"`
+	State      RequestedOrderState `json:"state"`
 
 	// Status The status of the order. completed, failed and canceled are final.
-	//
-	// Examples: completed
 	Status Status `json:"status"`
 
 	// Verb The last verb that was applied with this requestId.
-	//
-	// Examples: retry
 	Verb string `json:"verb"`
 }
 
@@ -2732,27 +2439,19 @@ type RotateSecretBody struct {
 // SearchMatch defines model for SearchMatch.
 type SearchMatch struct {
 	// Key With metadata: the key of the value that matched. With word and part: what the term is a part of, such as customerId, chargeReference or metadata.email.
-	//
-	// Examples: email
 	Key string `json:"key,omitempty,omitzero"`
 
 	// Matched What matched.
-	//
-	// Examples: chargeReference
 	Matched SearchMatchMatched `json:"matched"`
 	Order   Order              `json:"order"`
 }
 
 // SearchMatchMatched What matched.
-//
-// Examples: chargeReference
 type SearchMatchMatched string
 
 // SearchResult defines model for SearchResult.
 type SearchResult struct {
 	// Looked Number of orders that were looked inside, newest first. Absent if an order has the term as it is.
-	//
-	// Examples: 10000
 	Looked int `json:"looked,omitempty,omitzero"`
 
 	// LookedSince When the oldest of them was created.
@@ -2760,8 +2459,6 @@ type SearchResult struct {
 	Matches     []SearchMatch `json:"matches"`
 
 	// MetadataKeys If no order has the term as it is: the metadata keys whose values were searched, as pawl migrate search-keys set them.
-	//
-	// Examples: ["email"]
 	MetadataKeys []string `json:"metadataKeys"`
 
 	// More Other orders match, too. A longer term finds fewer; the filters of listOrders have pages.
@@ -2788,12 +2485,9 @@ type SentData struct {
 
 // SentToEndpoint defines model for SentToEndpoint.
 type SentToEndpoint struct {
-	// ID Examples: whe_1
 	ID     string `json:"id"`
 	Orders int64  `json:"orders"`
-
-	// URL Examples: https://shop.example/pawl
-	URL string `json:"url"`
+	URL    string `json:"url"`
 }
 
 // SentToProvider defines model for SentToProvider.
@@ -2801,13 +2495,9 @@ type SentToProvider struct {
 	Orders int64 `json:"orders"`
 
 	// Policy The version of the policy.
-	//
-	// Examples: 3
 	Policy int `json:"policy"`
 
 	// Provider The executor and the address of the step.
-	//
-	// Examples: http https://pay.example/charge
 	Provider string `json:"provider,omitempty,omitzero"`
 
 	// Route Of a charge with several providers.
@@ -2822,9 +2512,7 @@ type SentToProviderStep string
 type SetInventoryBody struct {
 	// OnBehalfOf For whom the request is made; recorded beside the caller. Requires the role delegate.
 	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
-
-	// OnHand Examples: 12
-	OnHand int64 `json:"onHand"`
+	OnHand     int64  `json:"onHand"`
 
 	// Reason Why; recorded with the change.
 	Reason string `json:"reason,omitempty,omitzero"`
@@ -2834,8 +2522,6 @@ type SetInventoryBody struct {
 }
 
 // SignedDecimal A decimal number as a string, so that it is not rounded.
-//
-// Examples: -5.00
 type SignedDecimal = string
 
 // SkipBody defines model for SkipBody.
@@ -2844,8 +2530,6 @@ type SkipBody struct {
 	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
 
 	// Reason Why; recorded with the delivery.
-	//
-	// Examples: entered by hand
 	Reason string `json:"reason"`
 
 	// RequestID A name for this request, so that it is done once.
@@ -2853,8 +2537,6 @@ type SkipBody struct {
 }
 
 // Status The status of the order. completed, failed and canceled are final.
-//
-// Examples: completed
 type Status string
 
 // StatusCount defines model for StatusCount.
@@ -2864,8 +2546,6 @@ type StatusCount struct {
 	Orders int64 `json:"orders"`
 
 	// Status The status of the order. completed, failed and canceled are final.
-	//
-	// Examples: completed
 	Status Status `json:"status"`
 }
 
@@ -2890,8 +2570,6 @@ type StepResultBody struct {
 	Outcome StepResultBodyOutcome `json:"outcome"`
 
 	// Reason How you know; recorded in the history.
-	//
-	// Examples: seen in the dashboard
 	Reason string `json:"reason"`
 
 	// Reference The provider's name for the effect.
@@ -2919,8 +2597,6 @@ type StepResultBodyStep string
 // StepState defines model for StepState.
 type StepState struct {
 	// Completed The step has taken effect, which was not undone.
-	//
-	// Examples: true
 	Completed bool `json:"completed"`
 
 	// InDoubt With undone: nothing has shown whether the step took effect. A reference of the undo of a charge does.
@@ -2948,8 +2624,6 @@ type StockMovements struct {
 // StorePolicyBody defines model for StorePolicyBody.
 type StorePolicyBody struct {
 	// Source The policy in YAML, as in a file for serve --policy.
-	//
-	// Examples: completeWithin: 48h
 	Source string `json:"source"`
 }
 
@@ -2986,20 +2660,14 @@ type StoredVerification struct {
 	Others int64 `json:"others"`
 
 	// Providers With which providers.
-	//
-	// Examples: ["charge=https://payments.example.com"]
 	Providers []string  `json:"providers,omitempty,omitzero"`
 	StartedAt time.Time `json:"startedAt"`
-
-	// StartedBy Examples: token:operations
-	StartedBy string `json:"startedBy"`
+	StartedBy string    `json:"startedBy"`
 
 	// State failed: it could not read everything, or its process ended.
 	State StoredVerificationState `json:"state"`
 
 	// Wrong The checks that failed, not counting warnings.
-	//
-	// Examples: ["stock"]
 	Wrong []string `json:"wrong"`
 }
 
@@ -3019,8 +2687,6 @@ type TestOutcome struct {
 	Error string `json:"error,omitempty,omitzero"`
 
 	// EventID The id of the event, and the webhook-id of the request.
-	//
-	// Examples: evt_test_4xq7m2kd
 	EventID string `json:"eventId"`
 
 	// LatencyMs Time until the response, in milliseconds.
@@ -3033,8 +2699,6 @@ type TestOutcome struct {
 // Transition defines model for Transition.
 type Transition struct {
 	// Actor Who did it: token:NAME, oidc:ISSUER#SUBJECT, or system for the service itself. local or anonymous: a caller on this or another machine, while no token was required.
-	//
-	// Examples: system
 	Actor string    `json:"actor"`
 	At    time.Time `json:"at"`
 
@@ -3042,8 +2706,6 @@ type Transition struct {
 	Fence int64 `json:"fence"`
 
 	// From The status of the order. completed, failed and canceled are final.
-	//
-	// Examples: completed
 	From Status `json:"from,omitempty,omitzero"`
 
 	// OnBehalfOf On whose behalf, as stated by the actor.
@@ -3057,13 +2719,9 @@ type Transition struct {
 	Seq int `json:"seq"`
 
 	// To The status of the order. completed, failed and canceled are final.
-	//
-	// Examples: completed
 	To Status `json:"to"`
 
 	// Verb The verb, if it was not a step.
-	//
-	// Examples: cancel
 	Verb string `json:"verb,omitempty,omitzero"`
 }
 
@@ -3075,14 +2733,10 @@ type UnfinishedOrder struct {
 	CreatedAt time.Time `json:"createdAt"`
 
 	// Hold What it is waiting for. Absent if it is in progress.
-	Hold UnfinishedOrderHold `json:"hold,omitempty,omitzero"`
-
-	// OrderID Examples: order-123
-	OrderID string `json:"orderId"`
+	Hold    UnfinishedOrderHold `json:"hold,omitempty,omitzero"`
+	OrderID string              `json:"orderId"`
 
 	// Status The status of the order. completed, failed and canceled are final.
-	//
-	// Examples: completed
 	Status Status `json:"status"`
 }
 
@@ -3113,15 +2767,11 @@ type Verification struct {
 	Failure string `json:"failure,omitempty,omitzero"`
 
 	// Providers Which providers a verification can compare the books with: those of the comparisons, and simulators that the active policy calls.
-	//
-	// Examples: ["charge=https://payments.example.com"]
 	Providers []string           `json:"providers,omitempty,omitzero"`
 	Report    VerificationReport `json:"report,omitempty,omitzero"`
 	StartedAt time.Time          `json:"startedAt,omitempty,omitzero"`
 
 	// StartedBy Who requested it, as in the history of an order; shell:NAME is a user of the operating system.
-	//
-	// Examples: token:operations
 	StartedBy string `json:"startedBy,omitempty,omitzero"`
 
 	// State State of the newest verification. none: there is none. failed: it could not read everything, or its process ended, which says nothing about the books; see the log.
@@ -3143,19 +2793,13 @@ type VerificationCheck struct {
 	Checked int64 `json:"checked"`
 
 	// Money The amounts by currency of violations of provider_again, provider_others and provider_uncounted, which no figure has.
-	//
-	// Examples: {"USD":"99.99"}
 	Money map[string]string `json:"money,omitempty,omitzero"`
-
-	// Name Examples: completed
-	Name string `json:"name"`
+	Name  string            `json:"name"`
 
 	// Offenders The first 20 violations.
 	Offenders []VerificationOffender `json:"offenders"`
 
 	// Proves A sentence that is true if there are no violations.
-	//
-	// Examples: No effect happened twice under one key.
 	Proves     string `json:"proves"`
 	Violations int64  `json:"violations"`
 
@@ -3169,149 +2813,97 @@ type VerificationCheckAbout string
 // VerificationDay defines model for VerificationDay.
 type VerificationDay struct {
 	// Authorized Authorized and not captured yet.
-	//
-	// Examples: 0.00
 	Authorized string `json:"authorized"`
 
 	// Charged The sum of the charges, also of those that were undone, and of authorizations. A charge that was undone while nothing showed that it had happened does not count, nor its undo.
-	//
-	// Examples: 99.99
 	Charged string `json:"charged"`
 
 	// Charges Number of charges.
-	Charges int64 `json:"charges"`
-
-	// Currency Examples: USD
+	Charges  int64  `json:"charges"`
 	Currency string `json:"currency"`
-
-	// Day Examples: 2026-11-26
-	Day string `json:"day"`
+	Day      string `json:"day"`
 
 	// Disputed The amounts of open disputes, which are part of kept.
-	//
-	// Examples: 0.00
 	Disputed string `json:"disputed"`
 
 	// Forgotten Number of these orders that were forgotten. Lists do not have them.
 	Forgotten int64 `json:"forgotten"`
 
 	// Kept Captured, and neither refunded nor lost.
-	//
-	// Examples: 90.00
 	Kept string `json:"kept"`
 
 	// Lost The amounts of lost disputes, which the provider took back.
-	//
-	// Examples: 0.00
 	Lost string `json:"lost"`
 
 	// Orders Number of orders.
 	Orders int64 `json:"orders"`
 
 	// Refunded The sum of the refunds that succeeded, and of the charges that were undone.
-	//
-	// Examples: 9.99
 	Refunded string `json:"refunded"`
 
 	// UnderWay The part of kept that belongs to orders that have not ended.
-	//
-	// Examples: 0.00
 	UnderWay string `json:"underWay"`
 
 	// Voided Authorized by completed orders, and given up or ended.
-	//
-	// Examples: 0.00
 	Voided string `json:"voided"`
 }
 
 // VerificationMoney defines model for VerificationMoney.
 type VerificationMoney struct {
 	// Authorized Authorized and not captured yet.
-	//
-	// Examples: 0.00
 	Authorized string `json:"authorized"`
 
 	// Charged The sum of the charges, also of those that were undone, and of authorizations. A charge that was undone while nothing showed that it had happened does not count, nor its undo.
-	//
-	// Examples: 99.99
 	Charged string `json:"charged"`
 
 	// Charges Number of charges.
-	Charges int64 `json:"charges"`
-
-	// Currency Examples: USD
+	Charges  int64  `json:"charges"`
 	Currency string `json:"currency"`
 
 	// Disputed The amounts of open disputes, which are part of kept.
-	//
-	// Examples: 0.00
 	Disputed string `json:"disputed"`
 
 	// Forgotten Number of these orders that were forgotten. Lists do not have them.
 	Forgotten int64 `json:"forgotten"`
 
 	// Kept Captured, and neither refunded nor lost.
-	//
-	// Examples: 90.00
 	Kept string `json:"kept"`
 
 	// Lost The amounts of lost disputes, which the provider took back.
-	//
-	// Examples: 0.00
 	Lost string `json:"lost"`
 
 	// Orders Number of orders.
 	Orders int64 `json:"orders"`
 
 	// Refunded The sum of the refunds that succeeded, and of the charges that were undone.
-	//
-	// Examples: 9.99
 	Refunded string `json:"refunded"`
 
 	// UnderWay The part of kept that belongs to orders that have not ended.
-	//
-	// Examples: 0.00
 	UnderWay string `json:"underWay"`
 
 	// Voided Authorized by completed orders, and given up or ended.
-	//
-	// Examples: 0.00
 	Voided string `json:"voided"`
 }
 
 // VerificationMoved defines model for VerificationMoved.
 type VerificationMoved struct {
 	// Captured Taken, by charges and captures. An authorization takes nothing.
-	//
-	// Examples: 99.99
 	Captured string `json:"captured"`
-
-	// Currency Examples: USD
 	Currency string `json:"currency"`
 
 	// Kept captured - undone - refunded - lost
-	//
-	// Examples: 90.00
 	Kept string `json:"kept"`
 
 	// Lost Lost in disputes, which counts from when they were lost.
-	//
-	// Examples: 0.00
 	Lost string `json:"lost"`
 
 	// Period A day or a month, in UTC.
-	//
-	// Examples: 2026-11-26
 	Period string `json:"period"`
 
 	// Refunded Given back, by requested refunds.
-	//
-	// Examples: 9.99
 	Refunded string `json:"refunded"`
 
 	// Undone Given back, because the order did not complete.
-	//
-	// Examples: 0.00
 	Undone string `json:"undone"`
 }
 
@@ -3321,16 +2913,10 @@ type VerificationOffender struct {
 	Changed bool `json:"changed,omitempty,omitzero"`
 
 	// Fault What is wrong, in words.
-	//
-	// Examples: charge of generation 0 happened 2 times
 	Fault string `json:"fault"`
-
-	// ID Examples: order-123
-	ID string `json:"id"`
+	ID    string `json:"id"`
 
 	// Provider The provider that differs, if it is known.
-	//
-	// Examples: charge=https://payments.example.com
 	Provider string `json:"provider,omitempty,omitzero"`
 }
 
@@ -3367,10 +2953,8 @@ type VerificationReport struct {
 	Right bool `json:"right"`
 
 	// Seconds How long it took.
-	Seconds float64 `json:"seconds"`
-
-	// StartedBy Examples: token:operations
-	StartedBy string `json:"startedBy"`
+	Seconds   float64 `json:"seconds"`
+	StartedBy string  `json:"startedBy"`
 
 	// Steps The comparison with providers, by step. Absent if the books were not compared.
 	Steps []VerificationStep `json:"steps,omitempty,omitzero"`
@@ -3385,21 +2969,15 @@ type VerificationStep struct {
 	Done int64 `json:"done"`
 
 	// Here The same in these books.
-	//
-	// Examples: {"USD":"99.99"}
 	Here map[string]string `json:"here,omitempty,omitzero"`
 
 	// Money The amounts by currency of what is done at the provider.
-	//
-	// Examples: {"USD":"99.99"}
 	Money map[string]string `json:"money,omitempty,omitzero"`
 
 	// NotCompared Number of keys that are not in the books that were read, such as those of a route at another provider.
 	NotCompared int64 `json:"notCompared,omitempty,omitzero"`
 
 	// Provider With which provider it was compared. Absent: it was not.
-	//
-	// Examples: charge=https://payments.example.com
 	Provider string `json:"provider,omitempty,omitzero"`
 
 	// Step undo: charges that were undone, which are among those of charge, too.
@@ -3418,13 +2996,9 @@ type VoidBody struct {
 	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
 
 	// Reason Why; recorded in the history, and sent to an http provider.
-	//
-	// Examples: the rest is sold out
 	Reason string `json:"reason,omitempty,omitzero"`
 
 	// RequestID A name for this void, so that it is done once. Required, here or as Idempotency-Key.
-	//
-	// Examples: rest
 	RequestID string `json:"requestId,omitempty,omitzero"`
 }
 
@@ -3433,8 +3007,6 @@ type WebhookEndpoint struct {
 	CreatedAt time.Time `json:"createdAt"`
 
 	// CreatedBy Who created it, as in the history of an order.
-	//
-	// Examples: token:operations
 	CreatedBy   string    `json:"createdBy"`
 	Description string    `json:"description,omitempty,omitzero"`
 	DisabledAt  time.Time `json:"disabledAt,omitempty,omitzero"`
@@ -3449,10 +3021,8 @@ type WebhookEndpoint struct {
 	FailingSince time.Time `json:"failingSince,omitempty,omitzero"`
 
 	// Failures Failed attempts since the last success.
-	Failures int `json:"failures"`
-
-	// ID Examples: whe_1
-	ID string `json:"id"`
+	Failures int    `json:"failures"`
+	ID       string `json:"id"`
 
 	// IgnoredFields Unknown fields of the request, which had no effect.
 	IgnoredFields []string `json:"ignoredFields,omitempty,omitzero"`
@@ -3465,22 +3035,16 @@ type WebhookEndpoint struct {
 	PreviousSecretUntil time.Time `json:"previousSecretUntil,omitempty,omitzero"`
 
 	// Secret The secret that deliveries are signed with. Only in the response to the request that created it.
-	//
-	// Examples: whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw
 	Secret string               `json:"secret,omitempty,omitzero"`
 	State  WebhookEndpointState `json:"state"`
 
 	// Types The event types that are sent; order.* matches all that begin with order. Empty means all.
-	//
-	// Examples: ["order.*"]
 	Types []string `json:"types"`
 
 	// Undelivered Events that are not delivered yet, up to 10000: that many or more. Of those that have no deliveries yet, all types count. Absent in responses to changes.
 	Undelivered int64 `json:"undelivered,omitempty,omitzero"`
 
 	// URL The URL that events are posted to.
-	//
-	// Examples: https://shop.example/pawl
 	URL string `json:"url"`
 
 	// Version Raised by every change; also its ETag.
@@ -3508,8 +3072,6 @@ type WebhookEndpointBody struct {
 	Types []string `json:"types,omitempty,omitzero"`
 
 	// URL The URL to post events to: https, or with --allow-private also http. It is visible with the role read, so it must not contain secrets.
-	//
-	// Examples: https://shop.example/pawl
 	URL string `json:"url"`
 }
 

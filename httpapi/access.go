@@ -356,15 +356,15 @@ var getCallerOperation = failing(huma.Operation{
 
 type getCallerAnswer struct {
 	Body struct {
-		Name        string   `json:"name" doc:"As in the history: token:NAME, oidc:ISSUER#SUBJECT, local or anonymous." example:"token:support"`
+		Name        string   `json:"name" doc:"As in the history: token:NAME, oidc:ISSUER#SUBJECT, local or anonymous."`
 		Email       string   `json:"email,omitempty" doc:"Your email address, if the OpenID Connect issuer has verified it. For display only."`
-		Roles       []string `json:"roles" nullable:"false" doc:"Any of submit, read, operate, approve, settle, stock, erase, delegate, metrics and admin." example:"[\"approve\"]"`
+		Roles       []string `json:"roles" nullable:"false" doc:"Any of submit, read, operate, approve, settle, stock, erase, delegate, metrics and admin."`
 		Open        bool     `json:"open" doc:"Whether the service can be used from this machine without a token, because none was created yet."`
 		Quarantined bool     `json:"quarantined" doc:"Whether the service is read-only, because its database was restored or copied."`
-		Cell        string   `json:"cell" doc:"Which orders the service has, as cell of cells: 0/1 all of them, 1/4 those of the second of four cells." example:"0/1"`
-		Operations  []string `json:"operations" nullable:"false" doc:"Ids of the operations that you may use at this address, except public ones. With submit but not read, some are limited to orders that you submitted; applyBulkVerb is for the verbs that you may apply to one order." example:"[\"approveOrder\",\"rejectOrder\",\"applyBulkVerb\"]"`
+		Cell        string   `json:"cell" doc:"Which orders the service has, as cell of cells: 0/1 all of them, 1/4 those of the second of four cells."`
+		Operations  []string `json:"operations" nullable:"false" doc:"Ids of the operations that you may use at this address, except public ones. With submit but not read, some are limited to orders that you submitted; applyBulkVerb is for the verbs that you may apply to one order."`
 
-		Forbidden map[string]string `json:"forbidden" doc:"Ids of the operations that your roles do not allow, with those that would, such as read or stock." example:"{\"storePolicy\":\"admin\"}"`
+		Forbidden map[string]string `json:"forbidden" doc:"Ids of the operations that your roles do not allow, with those that would, such as read or stock."`
 	} `nameHint:"Caller"`
 }
 

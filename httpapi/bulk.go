@@ -164,7 +164,7 @@ type bulkRequest struct {
 }
 
 type bulkBody struct {
-	IDs     []name       `json:"ids,omitempty" nullable:"false" minItems:"1" maxItems:"1000" doc:"The orders; or use a filter." example:"[\"order-123\",\"order-124\"]"`
+	IDs     []name       `json:"ids,omitempty" nullable:"false" minItems:"1" maxItems:"1000" doc:"The orders; or use a filter."`
 	Filter  *bulkFilter  `json:"filter,omitempty" doc:"Which orders. At least one field besides sort and limit is required."`
 	Refunds []bulkRefund `json:"refunds,omitempty" nullable:"false" minItems:"1" maxItems:"1000" doc:"For refund, instead of ids or a filter: what to give back of each order."`
 	Policy  string       `json:"policy,omitempty" enum:"pinned,active" doc:"For retry: the policy that the orders continue with; pinned by default."`
@@ -176,8 +176,8 @@ type bulkBody struct {
 }
 
 type bulkRefund struct {
-	OrderID string      `json:"orderId" minLength:"1" maxLength:"255" example:"order-123"`
-	Amount  amountInput `json:"amount,omitempty" doc:"How much; more than 0. Defaults to all that is left." example:"12.50"`
+	OrderID string      `json:"orderId" minLength:"1" maxLength:"255"`
+	Amount  amountInput `json:"amount,omitempty" doc:"How much; more than 0. Defaults to all that is left."`
 	Restock *int32      `json:"restock,omitempty" minimum:"1" maximum:"2147483647" doc:"Units to return to stock at once."`
 }
 
@@ -209,15 +209,15 @@ type bulkOutcome struct {
 }
 
 type currencyTotal struct {
-	Currency string `json:"currency" doc:"ISO 4217." example:"USD"`
+	Currency string `json:"currency" doc:"ISO 4217."`
 	Orders   int    `json:"orders" minimum:"1"`
-	Amount   string `json:"amount" pattern:"^[0-9]+([.][0-9]+)?$" doc:"The sum of the orders, or of their refunds." example:"128.50"`
+	Amount   string `json:"amount" pattern:"^[0-9]+([.][0-9]+)?$" doc:"The sum of the orders, or of their refunds."`
 
 	sum decimal.Decimal
 }
 
 type bulkResult struct {
-	OrderID string      `json:"orderId" example:"order-123"`
+	OrderID string      `json:"orderId"`
 	Applied bool        `json:"applied"`
 	Status  state       `json:"status,omitempty"`
 	Code    problemCode `json:"code,omitempty"`

@@ -142,14 +142,14 @@ type deliveryVerbRequest[B any] struct {
 }
 
 type skipBody struct {
-	Reason string `json:"reason" minLength:"1" maxLength:"1000" doc:"Why; recorded with the delivery." example:"entered by hand"`
+	Reason string `json:"reason" minLength:"1" maxLength:"1000" doc:"Why; recorded with the delivery."`
 	VerbBody
 }
 
 func (b skipBody) asks() VerbBody { b.VerbBody.Reason = b.Reason; return b.VerbBody }
 
 type recoverBody struct {
-	Since time.Time `json:"since" doc:"Only deliveries last attempted at or after this time (RFC 3339)." example:"2026-11-20T00:00:00Z"`
+	Since time.Time `json:"since" doc:"Only deliveries last attempted at or after this time (RFC 3339)."`
 	VerbBody
 }
 

@@ -19,10 +19,10 @@ var recordDisputeOperation = withBody(huma.Operation{
 }, "not_found", "order_forgotten", "not_applicable", "invalid_idempotency_key", "idempotency_key_reused", "precondition_failed", "stopping", "unavailable", "internal")
 
 type disputeBody struct {
-	Reference string      `json:"reference" minLength:"1" maxLength:"255" doc:"The provider's name for the dispute." example:"dp_1P8xZq"`
+	Reference string      `json:"reference" minLength:"1" maxLength:"255" doc:"The provider's name for the dispute."`
 	State     string      `json:"state" enum:"opened,won,lost" doc:"What has become of it, from the point of view of the seller."`
-	Amount    amountInput `json:"amount" doc:"How much is disputed; more than 0, in the currency of the order." example:"99.99"`
-	Charge    string      `json:"charge,omitempty" maxLength:"255" doc:"The provider's name for the charge, if the dispute has it. Searches find the order by it." example:"ch_3P8xZq"`
+	Amount    amountInput `json:"amount" doc:"How much is disputed; more than 0, in the currency of the order."`
+	Charge    string      `json:"charge,omitempty" maxLength:"255" doc:"The provider's name for the charge, if the dispute has it. Searches find the order by it."`
 	At        *time.Time  `json:"at,omitempty" doc:"When it happened (RFC 3339). Defaults to now."`
 	VerbBody
 }

@@ -11,17 +11,13 @@ import (
 	"html/template"
 	"maps"
 	"net/http"
-	"net/url"
 	"path"
 	"reflect"
 	"slices"
 	"strings"
-	"time"
+	"sync"
 
 	"github.com/danielgtaylor/huma/v2"
-
-	"pawl/internal/orders"
-	"pawl/internal/policy"
 )
 
 //go:embed docs.html
@@ -32,7 +28,7 @@ var docsScript string
 
 var docsTemplate = template.Must(template.New("docs").Funcs(template.FuncMap{
 	"split": strings.Split, "trim": strings.TrimSuffix, "base": path.Base,
-	"members": membersOf, "limits": limitsOf, "script": func() template.JS { return template.JS(docsScript) },
+	"members": membersOf, "list": listOf, "indented": func(text json.RawMessage) string { return indented(text) }, "limits": limitsOf, "script": func() template.JS { return template.JS(docsScript) },
 }).Parse(docsHTML + loginHTML))
 
 // The pages load nothing, so they can be read anywhere. Their only script is docs.js, and they work without it.
@@ -76,7 +72,7 @@ func (s *server) problemPage(w http.ResponseWriter, r *http.Request) error {
 	writePage(w, render("problem", struct {
 		kind
 		Sample string
-	}{kinds[at], indented(sample.String())}))
+	}{kinds[at], indented(sample.Bytes())}))
 	return nil
 }
 
@@ -91,12 +87,10 @@ func (s *server) docsPage(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// shown is an operation in the documentation. Its answers come first, then its own problems, and then those of most
-// operations.
+// shown is an operation in the documentation, with its own problems, and those of most operations.
 type shown struct {
 	*huma.Operation
-	Sample      string
-	Samples     map[string]string
+	Example     example
 	Own, Common []kind // problems
 }
 
@@ -118,7 +112,7 @@ func (s *server) docsPages() map[string][]byte {
 		}
 	}
 	for _, op := range s.documented {
-		described := shown{Operation: op, Sample: s.sampleRequest(op), Samples: s.sampleAnswers(op)}
+		described := shown{Operation: op, Example: examples()[op.OperationID]}
 		for _, code := range problemsOf(op) {
 			if k := *kindOf(code); uses[code] > len(s.documented)/2 || k.Status >= 500 || slices.Contains(ofEdge, k.Status) {
 				described.Common = append(described.Common, k)
@@ -145,6 +139,15 @@ func render(name string, content any) []byte {
 		panic("httpapi: page " + name + ": " + err.Error()) // all of it is known at start
 	}
 	return b.Bytes()
+}
+
+// listOf are the entries of a paragraph of a description that is a list.
+func listOf(paragraph string) []string {
+	text, is := strings.CutPrefix(paragraph, "- ")
+	if !is {
+		return nil
+	}
+	return strings.Split(text, "\n- ")
 }
 
 // membersOf lists the members of an object like parameters.
@@ -181,131 +184,55 @@ func limitsOf(s *huma.Schema) string {
 	return strings.Join(limits, ", ")
 }
 
-// Examples of requests and answers are made from the schemas: of each object the required members, and those whose
-// field has an example.
-
-var exampleTime = time.Date(2026, 11, 20, 9, 30, 0, 118000000, time.UTC)
-
-// sampleOf is an example of a schema, as JSON on one line.
-func sampleOf(components *huma.Components, s *huma.Schema) string {
-	return string(appendSample(nil, components, s))
+// example is a request to the service and its answer, as TestExamples sent and got them.
+type example struct {
+	Request string            `json:"request"` // method and target
+	Headers map[string]string `json:"headers,omitempty"`
+	Body    json.RawMessage   `json:"body,omitempty"`
+	Status  int               `json:"status"`
+	Answer  json.RawMessage   `json:"answer,omitempty"`
 }
 
-func appendSample(b []byte, components *huma.Components, s *huma.Schema) []byte {
-	if s.Ref != "" {
-		s = components.Schemas.SchemaFromRef(s.Ref)
+//go:embed examples.json
+var examplesJSON []byte
+
+// examples are those of each operation, by its id, and of some problems, by their code.
+var examples = sync.OnceValue(func() (out map[string]example) {
+	if err := json.Unmarshal(examplesJSON, &out); err != nil {
+		panic("httpapi: examples.json: " + err.Error())
 	}
-	switch {
-	case len(s.Examples) > 0:
-		return appendRare(b, s.Examples[0])
-	case len(s.Enum) > 0:
-		return appendRare(b, s.Enum[0])
-	case len(s.OneOf) > 0:
-		return appendSample(b, components, s.OneOf[0])
-	case s.Format == "date-time":
-		return appendTime(b, exampleTime)
+	return out
+})
+
+// Command sends the request.
+func (e example) Command() string {
+	method, target, _ := strings.Cut(e.Request, " ")
+	command := "curl '" + docsOrigin + target + "'"
+	if method != http.MethodGet && (method != http.MethodPost || e.Body == nil) {
+		command = strings.Replace(command, "curl", "curl -X "+method, 1)
 	}
-	switch s.Type {
-	case huma.TypeObject:
-		b = append(b, '{')
-		for _, m := range membersOf(s) {
-			if m.Required || len(m.Schema.Examples) > 0 {
-				if b[len(b)-1] != '{' {
-					b = append(b, ',')
-				}
-				b = append(appendString(b, m.Name), ':')
-				b = appendSample(b, components, m.Schema)
-			}
-		}
-		return append(b, '}')
-	case huma.TypeArray:
-		return append(appendSample(append(b, '['), components, s.Items), ']')
-	case huma.TypeBoolean:
-		return append(b, "false"...)
-	case huma.TypeString:
-		return append(b, `"…"`...)
+	for _, name := range slices.Sorted(maps.Keys(e.Headers)) {
+		command += " \\\n  -H '" + name + ": " + e.Headers[name] + "'"
 	}
-	if s.Minimum != nil {
-		return appendRare(b, max(*s.Minimum, 0))
+	if e.Body == nil {
+		return command
 	}
-	return append(b, '0')
+	var body strings.Builder
+	_ = writeJSON(&body, e.Body) // on one line
+	return command + " \\\n  --json '" + body.String() + "'"
 }
 
 // indented is JSON for people to read.
-func indented(text string) string {
+func indented(text []byte) string {
 	var b bytes.Buffer
-	_ = json.Indent(&b, []byte(text), "", "  ") // it is JSON
+	_ = json.Indent(&b, text, "", "  ") // it is JSON
 	return b.String()
 }
 
-// sampleBody is an example of the body of an operation, or empty.
-func (s *server) sampleBody(op *huma.Operation) string {
-	if op.RequestBody == nil || op.RequestBody.Content[jsonMedia] == nil {
-		return ""
-	}
-	return sampleOf(s.api.OpenAPI().Components, op.RequestBody.Content[jsonMedia].Schema)
-}
-
-// sampleAnswers are examples of the successful answers of an operation, by status.
-func (s *server) sampleAnswers(op *huma.Operation) map[string]string {
-	samples := map[string]string{}
-	for status, response := range op.Responses {
-		if media := response.Content[jsonMedia]; media != nil {
-			samples[status] = indented(sampleOf(s.api.OpenAPI().Components, media.Schema))
-		}
-	}
-	return samples
-}
-
-// samplePath replaces the parameters of a path by values.
-var samplePath = strings.NewReplacer("{orderId}", "order-123", "{requestId}", "ticket-4712", "{item}", "widget", "{endpointId}", "whe_1", "{delivery}", "1042", "{version}", "1", "{number}", "1",
-	"{verb}", "cancel", "{token}", "aaaaaaaaaaaad3dv4yz7k5ym2qaaaaaaaaaaazc6ahqy7m2v3fpd7x6yuebq")
-
-// sampleRequest is the command that sends an example of an operation.
-func (s *server) sampleRequest(op *huma.Operation) string {
-	query, headers := url.Values{}, ""
-	for _, p := range op.Parameters {
-		if p.Schema == nil || len(p.Schema.Examples) == 0 {
-			continue
-		}
-		value := fmt.Sprint(p.Schema.Examples[0])
-		switch p.In {
-		case "query":
-			query.Set(p.Name, value)
-		case "header":
-			headers += " \\\n  -H '" + p.Name + ": " + value + "'"
-		}
-	}
-	target := docsOrigin + samplePath.Replace(op.Path)
-	if len(query) > 0 {
-		target += "?" + query.Encode()
-	}
-	command := "curl '" + target + "'" + headers
-	if op.Method == http.MethodPut || op.Method == http.MethodDelete {
-		command = strings.Replace(command, "curl", "curl -X "+op.Method, 1)
-	}
-	if body := s.sampleBody(op); body != "" {
-		command += " \\\n  --json '" + body + "'"
-	}
-	return command
-}
-
 // sampleProblem is an example of a problem.
-func sampleProblem(code problemCode) *problem {
-	stored := orders.Order{OrderID: "order-123", Status: "completed", Currency: "USD", Item: "widget", Quantity: 1, CreatedAt: exampleTime, Seq: 4}
-	switch code {
-	case "order_conflict":
-		return problemOf(&orders.Conflict{Order: stored, Differences: []orders.Difference{{Pointer: "/amount", Stored: "99.99", Sent: "100"}}})
-	case "not_applicable":
-		return problemOf(&orders.NotApplicable{Verb: orders.Cancel, Code: orders.RefusedState, Order: stored})
-	case "invalid_policy":
-		return problemOf(policy.Problems{{Line: 2, Column: 12, Path: "charge.executor", Text: "must be ledger, http, stripe or simulator"}})
-	case "stock_too_low":
-		return problemOf(&orders.StockTooLow{Item: orders.Stock{Item: "widget", Reserved: 2}})
-	case "invalid_input":
-		return newProblem(code, "", fieldError{Pointer: "/amount", Code: tooManyDigits, Detail: "must have at most 2 digits after the decimal point"})
-	case "invalid_parameter":
-		return invalidParameter("limit", "invalid", "expected number <= 200")
+func sampleProblem(code problemCode) any {
+	if e, known := examples()[string(code)]; known {
+		return e.Answer
 	}
 	return newProblem(code, "")
 }

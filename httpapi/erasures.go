@@ -26,9 +26,9 @@ var createErasureOperation = withBody(huma.Operation{
 }, "not_found", "orders_open", "invalid_idempotency_key", "idempotency_key_reused", "stopping", "unavailable", "internal")
 
 type erasureBody struct {
-	CustomerID string `json:"customerId" minLength:"1" maxLength:"255" doc:"The customer. It is not stored with the request." example:"customer-9"`
-	Reason     string `json:"reason" minLength:"1" maxLength:"1000" doc:"Why. It is kept, so it must not name the customer." example:"request 4711 of 2026-11-26"`
-	RequestID  string `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request. It must not name the customer. Required, here or as Idempotency-Key." example:"erasure-4711"`
+	CustomerID string `json:"customerId" minLength:"1" maxLength:"255" doc:"The customer. It is not stored with the request."`
+	Reason     string `json:"reason" minLength:"1" maxLength:"1000" doc:"Why. It is kept, so it must not name the customer."`
+	RequestID  string `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request. It must not name the customer. Required, here or as Idempotency-Key."`
 	VerbBody
 }
 
@@ -92,14 +92,14 @@ type erasurePage struct {
 // erasure is a request to erase a customer.
 type erasure struct {
 	Number        int32      `json:"number" minimum:"1"`
-	Pseudonym     string     `json:"pseudonym" doc:"What the customer id was replaced by. It is random." example:"erased_5c1f6f0c9c1e4a0f8a53c4f4b9f7f3f2"`
-	Orders        int32      `json:"orders" minimum:"0" doc:"Number of orders that were erased." example:"3"`
+	Pseudonym     string     `json:"pseudonym" doc:"What the customer id was replaced by. It is random."`
+	Orders        int32      `json:"orders" minimum:"0" doc:"Number of orders that were erased."`
 	RequestedAt   time.Time  `json:"requestedAt"`
 	FinishedAt    *time.Time `json:"finishedAt,omitempty" doc:"Absent if orders of the customer are left."`
-	Actor         string     `json:"actor" doc:"Who requested it." example:"token:privacy"`
+	Actor         string     `json:"actor" doc:"Who requested it."`
 	OnBehalfOf    string     `json:"onBehalfOf,omitempty" doc:"On whose behalf, as stated by the actor."`
-	Reason        string     `json:"reason" example:"request 4711 of 2026-11-26"`
-	RequestID     string     `json:"requestId" example:"erasure-4711"`
+	Reason        string     `json:"reason"`
+	RequestID     string     `json:"requestId"`
 	Sent          *sentData  `json:"sent,omitempty" doc:"To whom Pawl sent data of the customer, as far as it still knows. They must erase it themselves. Absent until finishedAt."`
 	IgnoredFields []string   `json:"ignoredFields,omitempty" nullable:"false" doc:"Unknown fields of the request."`
 }
@@ -112,15 +112,15 @@ type sentData struct {
 
 type sentToProvider struct {
 	Step     string `json:"step" enum:"charge,reserve,confirm"`
-	Policy   int32  `json:"policy" doc:"The version of the policy." example:"3"`
+	Policy   int32  `json:"policy" doc:"The version of the policy."`
 	Route    string `json:"route,omitempty" doc:"Of a charge with several providers."`
-	Provider string `json:"provider,omitempty" doc:"The executor and the address of the step." example:"http https://pay.example/charge"`
+	Provider string `json:"provider,omitempty" doc:"The executor and the address of the step."`
 	Orders   int64  `json:"orders" minimum:"1"`
 }
 
 type sentToEndpoint struct {
-	ID     string `json:"id" example:"whe_1"`
-	URL    string `json:"url" example:"https://shop.example/pawl"`
+	ID     string `json:"id"`
+	URL    string `json:"url"`
 	Orders int64  `json:"orders" minimum:"1"`
 }
 

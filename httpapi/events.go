@@ -49,7 +49,7 @@ type listEventsAnswer struct {
 type eventPage struct {
 	_          struct{}    `nameHint:"EventPage"`
 	Events     []wireEvent `json:"events" nullable:"false"`
-	NextCursor string      `json:"nextCursor" doc:"Continue here." example:"29411432.17"`
+	NextCursor string      `json:"nextCursor" doc:"Continue here."`
 	More       bool        `json:"more" doc:"More events are available now."`
 }
 

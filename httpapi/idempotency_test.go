@@ -147,7 +147,10 @@ func (b *bundle) doneOnce(t *testing.T, op *huma.Operation, once done) {
 	target := op.Method + " " + strings.NewReplacer("{orderId}", url.PathEscape(name), "{item}", url.PathEscape(name),
 		"{endpointId}", b.endpointCalled(t, name), "{delivery}", "1", "{verb}", "cancel").Replace(op.Path)
 	sent := func(key, body string) answer {
-		headers := append(sampleHeaders(op), "Idempotency-Key", key)
+		headers := []string{"Idempotency-Key", key}
+		for name, value := range examples()[op.OperationID].Headers {
+			headers = append(headers, name, value)
+		}
 		if op.OperationID == "captureOrder" || op.OperationID == "voidOrder" { // there is no provider to wait for
 			headers = append(headers, "Prefer", "respond-async")
 		}
@@ -175,7 +178,7 @@ func (b *bundle) doneOnce(t *testing.T, op *huma.Operation, once done) {
 func payload(t *testing.T, operation *huma.Operation, name string) string {
 	t.Helper()
 	var fields map[string]any
-	assert.NoError(t, json.Unmarshal([]byte(theServer().sampleBody(operation)), &fields))
+	assert.NoError(t, json.Unmarshal(examples()[operation.OperationID].Body, &fields))
 	for field, value := range map[string]any{"orderId": name, "ids": []string{name}, "customerId": "customer " + name} {
 		if _, ok := fields[field]; ok {
 			fields[field] = value

@@ -85,12 +85,12 @@ var setInventoryOperation = withBody(huma.Operation{
 type setInventoryRequest struct {
 	Item        string `path:"item" maxLength:"255" doc:"The item, percent-encoded."`
 	IfMatch     string `header:"If-Match" doc:"Only if the item still has this ETag. Either this or If-None-Match is required."`
-	IfNoneMatch string `header:"If-None-Match" doc:"Must be *: only if the item does not exist." example:"*"`
+	IfNoneMatch string `header:"If-None-Match" doc:"Must be *: only if the item does not exist."`
 	Keyed[setInventoryBody]
 }
 
 type setInventoryBody struct {
-	OnHand int64 `json:"onHand" minimum:"0" maximum:"1000000000000" example:"12"`
+	OnHand int64 `json:"onHand" minimum:"0" maximum:"1000000000000"`
 	VerbBody
 }
 
@@ -121,9 +121,9 @@ type adjustInventoryRequest struct {
 }
 
 type adjustInventoryBody struct {
-	Change    int64  `json:"change" minimum:"-1000000000000" maximum:"1000000000000" doc:"Units to add, or if negative to remove; not 0." example:"-2"`
-	Reason    string `json:"reason" minLength:"1" maxLength:"1000" doc:"Why; recorded with the movement." example:"broken in transit"`
-	RequestID string `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once. Required, here or as Idempotency-Key." example:"claim-17"`
+	Change    int64  `json:"change" minimum:"-1000000000000" maximum:"1000000000000" doc:"Units to add, or if negative to remove; not 0."`
+	Reason    string `json:"reason" minLength:"1" maxLength:"1000" doc:"Why; recorded with the movement."`
+	RequestID string `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this request, so that it is done once. Required, here or as Idempotency-Key."`
 	VerbBody
 }
 

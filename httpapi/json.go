@@ -205,10 +205,10 @@ func (t *tokens) fail(err error) {
 // fieldError is one fault of a request. A fault of the whole body has neither pointer nor parameter nor header. It
 // never repeats texts that were sent, except in a conflict. It may repeat names, and numbers and times out of range.
 type fieldError struct {
-	Pointer   string  `json:"pointer,omitempty" doc:"The field of the body, as a JSON pointer (RFC 6901)." example:"/amount"`
+	Pointer   string  `json:"pointer,omitempty" doc:"The field of the body, as a JSON pointer (RFC 6901)."`
 	Parameter string  `json:"parameter,omitempty" doc:"The parameter of the path or the query string."`
 	Header    string  `json:"header,omitempty" doc:"The header field."`
-	Code      string  `json:"code" doc:"A code for programs." example:"too_many_fraction_digits"`
+	Code      string  `json:"code" doc:"A code for programs."`
 	Detail    string  `json:"detail" doc:"A description for people."`
 	Stored    *string `json:"stored,omitempty" doc:"In a conflict: the stored value."`
 	Sent      *string `json:"sent,omitempty" doc:"In a conflict: the value in this request."`

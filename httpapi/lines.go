@@ -13,9 +13,9 @@ import (
 
 // lineInput is a line of a request.
 type lineInput struct {
-	Item     itemName        `json:"item" minLength:"1" maxLength:"255" doc:"What is ordered, or the name of another kind of line. The same rules apply as for orderId." example:"widget"`
+	Item     itemName        `json:"item" minLength:"1" maxLength:"255" doc:"What is ordered, or the name of another kind of line. The same rules apply as for orderId."`
 	Quantity int32           `json:"quantity,omitempty" minimum:"1" maximum:"1000000" doc:"Defaults to 1."`
-	Amount   lineAmountInput `json:"amount,omitempty" doc:"Of the whole line, with the digits of the order's amount. Either all lines have one or none, and their sum is the order's amount. Lines that are no items require it." example:"49.95"`
+	Amount   lineAmountInput `json:"amount,omitempty" doc:"Of the whole line, with the digits of the order's amount. Either all lines have one or none, and their sum is the order's amount. Lines that are no items require it."`
 	Kind     string          `json:"kind,omitempty" enum:"item,shipping,tax,fee,discount" doc:"Only items have stock, and one line at least is an item, the default. Only a discount is negative."`
 }
 
@@ -31,7 +31,7 @@ func (lineAmountInput) Schema(r huma.Registry) *huma.Schema {
 
 func lineAmount(r huma.Registry) *huma.Schema {
 	return named(r, "SignedDecimal", &huma.Schema{
-		Type: huma.TypeString, Pattern: `^-?(0|[1-9][0-9]*)(\.[0-9]+)?$`, Examples: []any{"-5.00"},
+		Type: huma.TypeString, Pattern: `^-?(0|[1-9][0-9]*)(\.[0-9]+)?$`,
 		Description: "A decimal number as a string, so that it is not rounded.",
 	})
 }
@@ -48,7 +48,7 @@ func (lineList) Schema(r huma.Registry) *huma.Schema {
 	line := named(r, "Line", &huma.Schema{
 		Type: huma.TypeObject, Required: []string{"item", "quantity"}, AdditionalProperties: true,
 		Properties: map[string]*huma.Schema{
-			"item":     {Type: huma.TypeString, MinLength: new(1), MaxLength: new(maxText), Examples: []any{"widget"}},
+			"item":     {Type: huma.TypeString, MinLength: new(1), MaxLength: new(maxText)},
 			"quantity": {Type: huma.TypeInteger, Format: "int32", Minimum: &least, Maximum: &most},
 			"amount":   lineAmount(r),
 			"kind": {Type: huma.TypeString, Enum: []any{orders.LineShipping, orders.LineTax, orders.LineFee, orders.LineDiscount},

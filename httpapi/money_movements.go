@@ -22,7 +22,7 @@ var listMoneyMovementsOperation = failing(huma.Operation{
 type listMoneyMovementsRequest struct {
 	From     time.Time `query:"from" doc:"Only what moved at this time or later (RFC 3339)."`
 	To       time.Time `query:"to" doc:"Only what moved before this time (RFC 3339)."`
-	Currency string    `query:"currency" doc:"Only movements in this currency (ISO 4217)." example:"USD"`
+	Currency string    `query:"currency" doc:"Only movements in this currency (ISO 4217)."`
 	Kind     []string  `query:"kind" nullable:"false" enum:"charge,capture,undo,refund,dispute_lost" doc:"Only movements of these kinds, separated by commas."`
 	Cursor   string    `query:"cursor" doc:"nextCursor of the previous page, with the same filters."`
 	Format   csvFormat `query:"format" doc:"Format of the response; JSON by default."`
@@ -36,11 +36,11 @@ type moneyMovementPage struct {
 // moneyMovement is money that moved.
 type moneyMovement struct {
 	At        time.Time `json:"at" doc:"When it moved. A dispute counts from when it was lost."`
-	OrderID   string    `json:"orderId" example:"order-123"`
+	OrderID   string    `json:"orderId"`
 	Kind      string    `json:"kind" enum:"charge,capture,undo,refund,dispute_lost" doc:"charge: of a charge that was captured as a whole. capture: a part of an authorization. undo: a charge was given back, because the order did not complete. refund: on request."`
-	Amount    string    `json:"amount" doc:"Negative if it went back." example:"-9.99"`
-	Currency  string    `json:"currency" example:"USD"`
-	Reference string    `json:"reference,omitempty" doc:"The provider's name for it, or for the dispute." example:"re_42"`
+	Amount    string    `json:"amount" doc:"Negative if it went back."`
+	Currency  string    `json:"currency"`
+	Reference string    `json:"reference,omitempty" doc:"The provider's name for it, or for the dispute."`
 }
 
 func (s *server) listMoneyMovements(ctx context.Context, in *listMoneyMovementsRequest) (page moneyMovementPage, err error) {

@@ -28,13 +28,13 @@ const problemMedia = "application/problem+json"
 
 const apiDescription = `Processes orders through charge, reserve and confirm, each exactly once.
 
-Any request can be repeated if its response was lost: nothing is done twice.
-Errors are application/problem+json (RFC 9457) with a stable code.
-Unknown fields in a body have no effect: the response lists them in ignoredFields. With Prefer: handling=strict they are rejected.
-A field whose name is one letter off the name of an important field is always rejected.
-A verb on an order waits and responds as for processing. If it does not apply, the response is 409 with the verbs that do. With the same requestId it is done once.
-Unknown, empty and repeated query parameters are always rejected. No path redirects.
-Every response has an X-Request-Id: the one of the request, or a new one.`
+- Any request can be repeated if its response was lost: nothing is done twice.
+- Errors are application/problem+json (RFC 9457) with a stable code.
+- Unknown fields in a body have no effect: the response lists them in ignoredFields. With Prefer: handling=strict they are rejected.
+- A field whose name is one letter off the name of an important field is always rejected.
+- A verb on an order waits and responds as for processing. If it does not apply, the response is 409 with the verbs that do. With the same requestId it is done once.
+- Unknown, empty and repeated query parameters are always rejected. No path redirects.
+- Every response has an X-Request-Id: the one of the request, or a new one.`
 
 // Huma creates errors through a package variable. Its own ones contain values of the request; ours never do.
 func init() {
@@ -225,6 +225,17 @@ func explain(op *huma.Operation) {
 	}
 }
 
+// addExample adds what was sent and answered.
+func addExample(op *huma.Operation) {
+	e := examples()[op.OperationID]
+	if e.Body != nil {
+		op.RequestBody.Content[jsonMedia].Example = e.Body
+	}
+	if e.Answer != nil {
+		op.Responses[strconv.Itoa(e.Status)].Content[jsonMedia].Example = e.Answer
+	}
+}
+
 // ignoreUnknown documents that unknown fields of a body have no effect.
 func ignoreUnknown(components *huma.Components, op *huma.Operation) {
 	if op.RequestBody == nil {
@@ -252,6 +263,7 @@ func (s *server) publish() {
 	}
 	for _, op := range s.documented {
 		explain(op)
+		addExample(op)
 		ignoreUnknown(document.Components, op)
 		for _, parameter := range op.Parameters {
 			parameter.Schema.Description = ""        // the parameter has one
@@ -364,7 +376,7 @@ func named(r huma.Registry, name string, s *huma.Schema) *huma.Schema {
 func (state) Schema(r huma.Registry) *huma.Schema {
 	s := &huma.Schema{
 		Type:        huma.TypeString,
-		Description: "The status of the order. completed, failed and canceled are final.", Examples: []any{"completed"},
+		Description: "The status of the order. completed, failed and canceled are final.",
 	}
 	for _, known := range fsm.States() {
 		s.Enum = append(s.Enum, string(known))
@@ -385,14 +397,14 @@ func (problemCode) Schema(r huma.Registry) *huma.Schema {
 // Schema implements huma.SchemaProvider.
 func (amount) Schema(r huma.Registry) *huma.Schema {
 	return named(r, "Decimal", &huma.Schema{
-		Type: huma.TypeString, Pattern: `^(0|[1-9][0-9]*)(\.[0-9]+)?$`, Examples: []any{"99.99"},
+		Type: huma.TypeString, Pattern: `^(0|[1-9][0-9]*)(\.[0-9]+)?$`,
 		Description: "A decimal number as a string, so that it is not rounded.",
 	})
 }
 
 // Schema implements huma.SchemaProvider.
 func (waitTime) Schema(huma.Registry) *huma.Schema {
-	s := &huma.Schema{Type: huma.TypeString, Pattern: `^([1-5]?[0-9]|60)s?$`, PatternDescription: "0 to 60 seconds", Examples: []any{"20s"}}
+	s := &huma.Schema{Type: huma.TypeString, Pattern: `^([1-5]?[0-9]|60)s?$`, PatternDescription: "0 to 60 seconds"}
 	s.PrecomputeMessages()
 	return s
 }

@@ -19,17 +19,17 @@ import (
 // order is an order as the API shows it. The fields of the original contract come first. Its JSON is always written by
 // append.
 type order struct {
-	OrderID     string     `json:"orderId" minLength:"1" maxLength:"255" doc:"The caller's name for the order." example:"order-123"`
-	Status      state      `json:"status" example:"completed"`
+	OrderID     string     `json:"orderId" minLength:"1" maxLength:"255" doc:"The caller's name for the order."`
+	Status      state      `json:"status"`
 	Steps       steps      `json:"steps"`
-	Amount      amount     `json:"amount" doc:"The amount, with the fraction digits of its currency." example:"99.99"`
-	Currency    string     `json:"currency" pattern:"^[A-Z]{3}$" doc:"ISO 4217." example:"USD"`
-	Item        string     `json:"item,omitempty" minLength:"1" maxLength:"255" doc:"Absent if the order has lines." example:"widget"`
+	Amount      amount     `json:"amount" doc:"The amount, with the fraction digits of its currency."`
+	Currency    string     `json:"currency" pattern:"^[A-Z]{3}$" doc:"ISO 4217."`
+	Item        string     `json:"item,omitempty" minLength:"1" maxLength:"255" doc:"Absent if the order has lines."`
 	Quantity    int32      `json:"quantity,omitempty" minimum:"1" doc:"Absent if the order has lines."`
 	Lines       lineList   `json:"lines,omitempty" doc:"What was ordered, if it was not one item."`
 	Metadata    stringMap  `json:"metadata,omitempty" doc:"As given with the first request."`
 	Generation  int32      `json:"generation" minimum:"0" doc:"Raised by every redrive, and when the charge falls back to its next route."`
-	Seq         int32      `json:"seq" minimum:"1" doc:"Raised by every write to the order; also its ETag." example:"4"`
+	Seq         int32      `json:"seq" minimum:"1" doc:"Raised by every write to the order; also its ETag."`
 	CreatedAt   time.Time  `json:"createdAt"`
 	FinishedAt  *time.Time `json:"finishedAt,omitempty"`
 	SubmittedBy *string    `json:"submittedBy,omitempty" doc:"Who submitted the order: token:NAME or oidc:ISSUER#SUBJECT. Absent if the caller was not identified."`
@@ -41,7 +41,7 @@ type order struct {
 	ResumesAt      *time.Time `json:"resumesAt,omitempty" doc:"When a held order continues at the latest. Absent if it waits for a person, or for another order with its concurrency key."`
 	StopRequested  *string    `json:"stopRequested,omitempty" enum:"cancel,pause,deadline" doc:"A requested stop of the order."`
 	Failure        *failure   `json:"failure,omitempty" doc:"Why the order failed, or is being undone."`
-	AllowedActions []string   `json:"allowedActions" nullable:"false" doc:"The verbs that currently apply to the order, or to a refund, capture or void of it." example:"[\"refund\"]"`
+	AllowedActions []string   `json:"allowedActions" nullable:"false" doc:"The verbs that currently apply to the order, or to a refund, capture or void of it."`
 	DryRun         bool       `json:"dryRun,omitempty" doc:"True for a dry run: nothing was done. The order is as the verb would leave it; its seq is the current one."`
 	Forgotten      bool       `json:"forgotten,omitempty" doc:"True if the order ended longer ago than orders are kept. What was bought is then as in this request, which is the same as the first one; fields that are not kept are absent."`
 	IgnoredFields  []string   `json:"ignoredFields,omitempty" nullable:"false" doc:"Fields of the request that had no effect: unknown ones, and metadata if the stored metadata differs."`
@@ -58,7 +58,7 @@ type OrderTerms struct {
 	ReservedUntil *time.Time `json:"reservedUntil,omitempty" doc:"When the reservation expires if the order is not confirmed."`
 	ApprovalUntil *time.Time `json:"approvalUntil,omitempty" doc:"When the approval times out and the policy decides. Absent if it does not."`
 	OnTimeout     string     `json:"approvalOnTimeout,omitempty" enum:"cancel,approve" doc:"What happens at approvalUntil if nobody decides before. Absent unless the order waits for approval, and in problems."`
-	ApprovalRule  string     `json:"approvalRule,omitempty" doc:"The conditions of the rule of the policy for which the order waits for approval, in words." example:"amount over 500 USD"`
+	ApprovalRule  string     `json:"approvalRule,omitempty" doc:"The conditions of the rule of the policy for which the order waits for approval, in words."`
 	Calls         int32      `json:"calls,omitempty" minimum:"1" doc:"Number of calls made to providers."`
 	InDoubt       bool       `json:"inDoubt,omitempty" doc:"A call was made, and its outcome is not known yet."`
 	Action        object     `json:"action,omitempty" doc:"What the customer must do, as the provider described it."`
@@ -76,13 +76,13 @@ type OrderTerms struct {
 // Money is what was charged and given back, as the books count it. All are decimals: charged - refunded - voided -
 // authorized - lost = kept. It is exported because huma skips unexported embedded types.
 type Money struct {
-	Charged    string `json:"charged" doc:"The sum of the charges, also of those that were undone, and of authorizations. A charge that was undone while nothing showed that it had happened does not count, nor its undo." example:"99.99"`
-	Refunded   string `json:"refunded" doc:"The sum of the refunds that succeeded, and of the charges that were undone." example:"9.99"`
-	Authorized string `json:"authorized" doc:"Authorized and not captured yet." example:"0.00"`
-	Voided     string `json:"voided" doc:"Authorized by completed orders, and given up or ended." example:"0.00"`
-	Kept       string `json:"kept" doc:"Captured, and neither refunded nor lost." example:"90.00"`
-	Disputed   string `json:"disputed" doc:"The amounts of open disputes, which are part of kept." example:"0.00"`
-	Lost       string `json:"lost" doc:"The amounts of lost disputes, which the provider took back." example:"0.00"`
+	Charged    string `json:"charged" doc:"The sum of the charges, also of those that were undone, and of authorizations. A charge that was undone while nothing showed that it had happened does not count, nor its undo."`
+	Refunded   string `json:"refunded" doc:"The sum of the refunds that succeeded, and of the charges that were undone."`
+	Authorized string `json:"authorized" doc:"Authorized and not captured yet."`
+	Voided     string `json:"voided" doc:"Authorized by completed orders, and given up or ended."`
+	Kept       string `json:"kept" doc:"Captured, and neither refunded nor lost."`
+	Disputed   string `json:"disputed" doc:"The amounts of open disputes, which are part of kept."`
+	Lost       string `json:"lost" doc:"The amounts of lost disputes, which the provider took back."`
 }
 
 func moneyOf(m *orders.Money) Money {
@@ -91,11 +91,11 @@ func moneyOf(m *orders.Money) Money {
 
 // dispute is a state that a dispute has had.
 type dispute struct {
-	Reference string    `json:"reference" doc:"The provider's name for the dispute." example:"dp_1P8xZq"`
+	Reference string    `json:"reference" doc:"The provider's name for the dispute."`
 	State     string    `json:"state" enum:"opened,won,lost" doc:"opened: it is open until another entry says won or lost."`
-	Amount    string    `json:"amount" pattern:"^[0-9]+([.][0-9]+)?$" doc:"A decimal." example:"99.99"`
-	Reason    string    `json:"reason,omitempty" example:"fraudulent"`
-	Charge    string    `json:"charge,omitempty" doc:"The provider's name for the charge, as the dispute has it." example:"ch_3P8xZq"`
+	Amount    string    `json:"amount" pattern:"^[0-9]+([.][0-9]+)?$" doc:"A decimal."`
+	Reason    string    `json:"reason,omitempty"`
+	Charge    string    `json:"charge,omitempty" doc:"The provider's name for the charge, as the dispute has it."`
 	At        time.Time `json:"at" doc:"When it happened, as reported."`
 }
 
@@ -107,7 +107,7 @@ func disputeOf(d *orders.ReportedDispute) dispute {
 type refund struct {
 	Refund  int32  `json:"refund" minimum:"1" doc:"Its number, from 1."`
 	State   string `json:"state" enum:"pending,in_doubt,accepted,done,failed" doc:"pending: not refunded yet. in_doubt: it was sent, and the outcome is unknown. accepted: the provider will do it. done and failed are final, except that done becomes failed if a bank returns the money."`
-	Amount  string `json:"amount" pattern:"^[0-9]+([.][0-9]+)?$" doc:"A decimal." example:"12.50"`
+	Amount  string `json:"amount" pattern:"^[0-9]+([.][0-9]+)?$" doc:"A decimal."`
 	Restock int32  `json:"restock,omitempty" minimum:"1" doc:"Units returned to stock."`
 
 	OperationResult
@@ -117,7 +117,7 @@ type refund struct {
 type capture struct {
 	Number int32  `json:"number" minimum:"1" doc:"Its number, over all refunds, captures and voids of the order."`
 	State  string `json:"state" enum:"pending,in_doubt,accepted,done,failed" doc:"pending: not done yet. in_doubt: it was sent, and the outcome is unknown. accepted: the provider will do it. done and failed are final."`
-	Amount string `json:"amount" pattern:"^[0-9]+([.][0-9]+)?$" doc:"A decimal." example:"12.50"`
+	Amount string `json:"amount" pattern:"^[0-9]+([.][0-9]+)?$" doc:"A decimal."`
 	Final  bool   `json:"final,omitempty" doc:"The capture voids what it leaves of the authorization."`
 
 	OperationResult
@@ -156,7 +156,7 @@ type steps struct {
 
 // stepState says whether the effect of a step happened and was not undone.
 type stepState struct {
-	Completed bool    `json:"completed" example:"true" doc:"The step has taken effect, which was not undone."`
+	Completed bool    `json:"completed" doc:"The step has taken effect, which was not undone."`
 	Undone    bool    `json:"undone,omitempty" doc:"The step took effect, or may have, and was undone."`
 	InDoubt   bool    `json:"inDoubt,omitempty" doc:"With undone: nothing has shown whether the step took effect. A reference of the undo of a charge does."`
 	Reference *string `json:"reference,omitempty" maxLength:"255" doc:"The provider's name for the charge or the reservation."`
@@ -164,7 +164,7 @@ type stepState struct {
 
 type failure struct {
 	Step   string `json:"step,omitempty" enum:"charge,reserve,confirm"`
-	Code   string `json:"code" example:"out_of_stock"`
+	Code   string `json:"code"`
 	Detail string `json:"detail,omitempty"`
 }
 
@@ -179,12 +179,12 @@ func failureOf(o *orders.Order) *failure {
 // transition is one row of an order's history.
 type transition struct {
 	Seq   int32     `json:"seq" minimum:"1" doc:"Number of the row, without gaps."`
-	From  *state    `json:"from,omitempty" example:"charging" doc:"Absent in the first row."`
-	To    state     `json:"to" example:"reserving" doc:"Same as from if only something else changed."`
+	From  *state    `json:"from,omitempty" doc:"Absent in the first row."`
+	To    state     `json:"to" doc:"Same as from if only something else changed."`
 	At    time.Time `json:"at"`
 	Fence int64     `json:"fence" minimum:"0" doc:"The fencing token of the writer."`
-	Verb  string    `json:"verb,omitempty" doc:"The verb, if it was not a step." example:"cancel"`
-	Actor string    `json:"actor" doc:"Who did it: token:NAME, oidc:ISSUER#SUBJECT, or system for the service itself. local or anonymous: a caller on this or another machine, while no token was required." example:"system"`
+	Verb  string    `json:"verb,omitempty" doc:"The verb, if it was not a step."`
+	Actor string    `json:"actor" doc:"Who did it: token:NAME, oidc:ISSUER#SUBJECT, or system for the service itself. local or anonymous: a caller on this or another machine, while no token was required."`
 
 	OnBehalfOf string `json:"onBehalfOf,omitempty" doc:"On whose behalf, as stated by the actor."`
 	Reason     string `json:"reason,omitempty"`
@@ -216,7 +216,7 @@ type call struct {
 
 // item is the stock of one item.
 type item struct {
-	Item      string `json:"item" minLength:"1" maxLength:"255" example:"widget"`
+	Item      string `json:"item" minLength:"1" maxLength:"255"`
 	Tracked   bool   `json:"tracked" doc:"Whether stock is counted. An item that was never given stock is not tracked and never runs out."`
 	OnHand    int64  `json:"onHand" minimum:"0" doc:"Units on the shelf, without sold ones."`
 	Reserved  int64  `json:"reserved" minimum:"0" doc:"Units reserved by orders that are not finished."`
@@ -233,11 +233,11 @@ type movement struct {
 	Change  int64     `json:"change" doc:"The change of onHand, in units."`
 	OnHand  int64     `json:"onHand" minimum:"0" doc:"Units on the shelf afterward."`
 	At      time.Time `json:"at"`
-	Actor   string    `json:"actor" doc:"Who requested it, as in the history of an order." example:"token:warehouse"`
+	Actor   string    `json:"actor" doc:"Who requested it, as in the history of an order."`
 
 	OnBehalfOf string `json:"onBehalfOf,omitempty" doc:"On whose behalf, as stated by the actor."`
 	Reason     string `json:"reason,omitempty"`
-	RequestID  string `json:"requestId" doc:"The requestId of the request, or a generated one." example:"count-1"`
+	RequestID  string `json:"requestId" doc:"The requestId of the request, or a generated one."`
 }
 
 func orderOf(o *orders.Order) order {

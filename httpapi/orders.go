@@ -83,13 +83,13 @@ type listOrdersRequest struct {
 	Status      []state     `query:"status" nullable:"false" minItems:"1" maxItems:"9" doc:"Only orders in these statuses, separated by commas."`
 	CustomerID  string      `query:"customerId" doc:"Only orders of this customer."`
 	Item        string      `query:"item" doc:"Only orders for this item."`
-	Hold        string      `query:"hold" enum:"retry,callback,scheduled,queued,approval,paused,attention" doc:"Only orders that are waiting for this." example:"attention"`
+	Hold        string      `query:"hold" enum:"retry,callback,scheduled,queued,approval,paused,attention" doc:"Only orders that are waiting for this."`
 	HoldReason  string      `query:"holdReason" doc:"Only orders with this holdReason, or its part before a colon. Requires hold."`
 	FailureStep string      `query:"failureStep" enum:"charge,reserve,confirm" doc:"Only orders that failed, or are being undone, because of this step."`
 	FailureCode string      `query:"failureCode" doc:"Only orders that failed, or are being undone, with this code."`
 	AmountFrom  amountBound `query:"amountFrom" doc:"Only orders of at least this amount, in any currency."`
 	AmountTo    amountBound `query:"amountTo" doc:"Only orders of at most this amount, in any currency."`
-	Currency    string      `query:"currency" doc:"Only orders in this currency (ISO 4217)." example:"USD"`
+	Currency    string      `query:"currency" doc:"Only orders in this currency (ISO 4217)."`
 	Charged     bool        `query:"charged" doc:"Only orders that were charged, also if the charge was undone since. It must be known that they were."`
 	Refunded    bool        `query:"refunded" doc:"Only orders of which something was refunded, or whose charge was undone."`
 	Authorized  bool        `query:"authorized" doc:"Only orders of which something is authorized, and neither captured nor voided."`
@@ -118,7 +118,7 @@ type orderPage struct {
 
 // moneyTotal is the money of orders in one currency.
 type moneyTotal struct {
-	Currency string `json:"currency" example:"USD"`
+	Currency string `json:"currency"`
 	Money
 }
 

@@ -38,7 +38,7 @@ type overview struct {
 	Disputes                     int64            `json:"disputes" doc:"Disputes that were neither won nor lost."`
 	Disputed                     []currencyTotal  `json:"disputed,omitempty" nullable:"false" doc:"Their amounts, by currency."`
 	Books                        *booksVerdict    `json:"books,omitempty" doc:"What the newest verification of the books found. Absent if there is no report."`
-	Replica                      string           `json:"replica" doc:"Name of the replica that answers." example:"shop-1:4711"`
+	Replica                      string           `json:"replica" doc:"Name of the replica that answers."`
 	Replicas                     []replica        `json:"replicas" nullable:"false" doc:"The replicas connected to the database."`
 	Steps                        []providerStep   `json:"providerSteps" nullable:"false" doc:"Steps for which replicas have called providers in the last minute, added up."`
 }
@@ -59,9 +59,9 @@ type holdCount struct {
 
 // endedOutage is a time during which a provider failed.
 type endedOutage struct {
-	Steps     []string  `json:"steps" nullable:"false" doc:"At which steps. A route of a charge follows it after a space." example:"[\"charge\"]"`
-	Host      string    `json:"host,omitempty" doc:"The host that failed." example:"payments.internal"`
-	Detail    string    `json:"detail,omitempty" doc:"The code of most failed calls, or why there was no connection." example:"connection refused"`
+	Steps     []string  `json:"steps" nullable:"false" doc:"At which steps. A route of a charge follows it after a space."`
+	Host      string    `json:"host,omitempty" doc:"The host that failed."`
+	Detail    string    `json:"detail,omitempty" doc:"The code of most failed calls, or why there was no connection."`
 	Since     time.Time `json:"since" doc:"When the circuit breaker opened. Times between which it was closed for less than a minute are one outage."`
 	Until     time.Time `json:"until" doc:"When a call succeeded and closed it."`
 	Orders    int64     `json:"orders" doc:"Orders that waited for the step meanwhile."`
@@ -72,14 +72,14 @@ type endedOutage struct {
 }
 
 type unfinishedOrder struct {
-	OrderID   string    `json:"orderId" example:"order-123"`
+	OrderID   string    `json:"orderId"`
 	Status    state     `json:"status"`
 	Hold      *string   `json:"hold,omitempty" enum:"retry,callback,scheduled,queued,approval,paused,attention" doc:"What it is waiting for. Absent if it is in progress."`
 	CreatedAt time.Time `json:"createdAt"`
 }
 
 type replica struct {
-	Name        string    `json:"name" doc:"Host name and process id, and the application name of its connections if the database URL sets one." example:"shop-1:4711"`
+	Name        string    `json:"name" doc:"Host name and process id, and the application name of its connections if the database URL sets one."`
 	Connections int64     `json:"connections" doc:"Number of connections to the database."`
 	Since       time.Time `json:"since" doc:"When the oldest of them was opened."`
 }
@@ -93,8 +93,8 @@ type providerStep struct {
 	Queued   int    `json:"queued" doc:"Orders waiting for a call."`
 
 	FailingSince *time.Time `json:"failingSince,omitempty" doc:"When the breaker opened. Absent if it is closed."`
-	Host         string     `json:"host,omitempty" doc:"The host that is called." example:"payments.internal"`
-	Failure      string     `json:"failure,omitempty" doc:"While the breaker is not closed: the code of most failed calls, or why there was no connection; and that of the last one, if it is another." example:"connection refused"`
+	Host         string     `json:"host,omitempty" doc:"The host that is called."`
+	Failure      string     `json:"failure,omitempty" doc:"While the breaker is not closed: the code of most failed calls, or why there was no connection; and that of the last one, if it is another."`
 }
 
 func (s *server) getOverview(ctx context.Context, _ *struct{}) (overview, error) {
@@ -161,7 +161,7 @@ type errorGroup struct {
 	Hold    string     `json:"hold,omitempty" enum:"attention,retry" doc:"Absent if the orders failed."`
 	Step    string     `json:"step,omitempty" enum:"charge,reserve,confirm" doc:"The step that failed or is held."`
 	Route   string     `json:"route,omitempty" doc:"Of orders that are held at a charge with several routes."`
-	Code    string     `json:"code" doc:"The failure code, or the hold reason up to a colon; usable as a filter for orders. With retry, the most frequent reason." example:"card_declined"`
+	Code    string     `json:"code" doc:"The failure code, or the hold reason up to a colon; usable as a filter for orders. With retry, the most frequent reason."`
 	Orders  int64      `json:"orders"`
 	Trying  int64      `json:"trying,omitempty" doc:"Of orders: those whose step is being tried again now, so that they have no hold."`
 	More    bool       `json:"more" doc:"More orders may be in the group."`
@@ -173,7 +173,7 @@ type errorGroup struct {
 }
 
 type orderError struct {
-	OrderID string `json:"orderId" example:"order-123"`
+	OrderID string `json:"orderId"`
 	Detail  string `json:"detail,omitempty" doc:"Detail of its failure, or the reason of its hold."`
 }
 

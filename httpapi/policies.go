@@ -81,13 +81,13 @@ var storePolicyOperation = failing(huma.Operation{
 
 // storePolicyRequest documents what storePolicy reads.
 type storePolicyRequest struct {
-	DryRun bool   `query:"dryRun" doc:"Check it, and store nothing." example:"true"`
+	DryRun bool   `query:"dryRun" doc:"Check it, and store nothing."`
 	Prefer string `header:"Prefer" doc:"handling=strict rejects unknown fields (RFC 7240)."`
 	Body   storePolicyBody
 }
 
 type storePolicyBody struct {
-	Source string `json:"source" doc:"The policy in YAML, as in a file for serve --policy." example:"completeWithin: 48h\n"`
+	Source string `json:"source" doc:"The policy in YAML, as in a file for serve --policy."`
 }
 
 func (s *server) storePolicy(w http.ResponseWriter, r *sent[storePolicyBody]) error {
@@ -120,7 +120,7 @@ var activatePolicyOperation = failing(huma.Operation{
 type activatePolicyRequest struct {
 	Version int32  `path:"version" minimum:"1" maximum:"2147483646" doc:"The version."`
 	DryRun  bool   `query:"dryRun" doc:"Check whether it could be activated, and do nothing."`
-	IfMatch string `header:"If-Match" doc:"Only if no version was activated since this ETag." example:"\"1\""`
+	IfMatch string `header:"If-Match" doc:"Only if no version was activated since this ETag."`
 	Prefer  string `header:"Prefer" doc:"handling=strict rejects unknown fields (RFC 7240)."`
 	Body    activatePolicyBody
 }
@@ -187,13 +187,13 @@ type policyVersion struct {
 	Version     int32            `json:"version" minimum:"1"`
 	Active      bool             `json:"active" doc:"New orders start with it."`
 	CreatedAt   time.Time        `json:"createdAt"`
-	CreatedBy   string           `json:"createdBy" doc:"Who stored it: serve, or an actor as in the history of an order." example:"token:operations"`
+	CreatedBy   string           `json:"createdBy" doc:"Who stored it: serve, or an actor as in the history of an order."`
 	ActivatedAt *time.Time       `json:"activatedAt,omitempty" doc:"When it was last activated."`
-	ActivatedBy string           `json:"activatedBy,omitempty" doc:"Who activated it." example:"token:operations"`
+	ActivatedBy string           `json:"activatedBy,omitempty" doc:"Who activated it."`
 	OnBehalfOf  string           `json:"onBehalfOf,omitempty" doc:"On whose behalf, as stated by activatedBy."`
 	Reason      string           `json:"reason,omitempty" doc:"Why."`
 	Steps       *policyExecutors `json:"steps,omitempty" doc:"The executor of each step. Absent if the replica that answers cannot run this version, or has not read it yet."`
-	Source      string           `json:"source,omitempty" doc:"The source, as stored. Not in lists." example:"completeWithin: 48h\n"`
+	Source      string           `json:"source,omitempty" doc:"The source, as stored. Not in lists."`
 
 	Warnings      []string `json:"warnings,omitempty" nullable:"false" doc:"After an activation: steps that the replica that answers cannot perform, and why; and whether orders would not use the stock that is tracked here."`
 	DryRun        bool     `json:"dryRun,omitempty" doc:"True for a dry run: nothing was done."`

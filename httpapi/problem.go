@@ -18,7 +18,7 @@ import (
 
 // problem is a problem document (RFC 9457).
 type problem struct {
-	Type           string       `json:"type" format:"uri-reference" doc:"A page that explains the code." example:"/problems/order_conflict"`
+	Type           string       `json:"type" format:"uri-reference" doc:"A page that explains the code."`
 	Title          string       `json:"title" doc:"What the code means."`
 	Status         int          `json:"status" doc:"The HTTP status."`
 	Code           problemCode  `json:"code"`

@@ -53,9 +53,9 @@ type processRequest struct {
 }
 
 type processBody struct {
-	OrderID  string       `json:"orderId" minLength:"1" maxLength:"255" doc:"The name of the order. Any visible Unicode text: no leading or trailing white space, no white space other than U+0020, and no control, invisible, private-use or unassigned characters. Not just a dot, two dots or a slash." example:"order-123"`
-	Amount   amountInput  `json:"amount" doc:"From 0 to 999999999999999, with no more fraction digits than the currency has; exact to the last digit. A string or a number; many clients round large numbers before sending them." example:"99.99"`
-	Item     string       `json:"item,omitempty" minLength:"1" maxLength:"255" doc:"What is ordered; or use lines. The same rules apply as for orderId." example:"widget"`
+	OrderID  string       `json:"orderId" minLength:"1" maxLength:"255" doc:"The name of the order. Any visible Unicode text: no leading or trailing white space, no white space other than U+0020, and no control, invisible, private-use or unassigned characters. Not just a dot, two dots or a slash."`
+	Amount   amountInput  `json:"amount" doc:"From 0 to 999999999999999, with no more fraction digits than the currency has; exact to the last digit. A string or a number; many clients round large numbers before sending them."`
+	Item     string       `json:"item,omitempty" minLength:"1" maxLength:"255" doc:"What is ordered; or use lines. The same rules apply as for orderId."`
 	Quantity int32        `json:"quantity,omitempty" minimum:"1" maximum:"1000000" doc:"Number of units of the item. Defaults to 1."`
 	Lines    []lineInput  `json:"lines,omitempty" nullable:"false" minItems:"1" maxItems:"200" doc:"What is ordered, if it is more than one item. The order gets all of them or none. One line without an amount is the same as item and quantity."`
 	Currency currencyCode `json:"currency,omitempty" doc:"ISO 4217. Defaults to the currency of the service."`

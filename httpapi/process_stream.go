@@ -56,7 +56,7 @@ type orderStream struct {
 // processedLine documents a line of the answer.
 type processedLine struct {
 	Line       int32    `json:"line" minimum:"1" doc:"Number of the line in the request, from 1. Empty lines count."`
-	Status     int32    `json:"status" doc:"The HTTP status that a request with this order alone would get." example:"200"`
+	Status     int32    `json:"status" doc:"The HTTP status that a request with this order alone would get."`
 	RetryAfter int32    `json:"retryAfter,omitempty" minimum:"1" doc:"Seconds to wait before sending the order again, or before reading it."`
 	Order      *order   `json:"order,omitempty" doc:"The order. With status 200 and 202."`
 	Problem    *problem `json:"problem,omitempty" doc:"Why the order was rejected. With any other status."`

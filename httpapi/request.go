@@ -19,7 +19,7 @@ var getRequestOperation = failing(huma.Operation{
 }, "not_found", "invalid_parameter", "unavailable", "internal")
 
 type getRequestRequest struct {
-	RequestID string `path:"requestId" doc:"The requestId, percent-encoded." example:"ticket-4712"`
+	RequestID string `path:"requestId" doc:"The requestId, percent-encoded."`
 	State     string `query:"state" enum:"done,failed,in_progress,waiting,held" doc:"Only orders in this state."`
 	Limit     int32  `query:"limit" minimum:"1" maximum:"200" default:"100" doc:"Maximum number of orders."`
 	Cursor    string `query:"cursor" doc:"nextCursor of the previous page."`
@@ -35,37 +35,37 @@ type requestPage struct {
 }
 
 type refusedOrder struct {
-	OrderID string      `json:"orderId" example:"order-123"`
-	Verb    string      `json:"verb" doc:"The verb of the last request." example:"retry"`
+	OrderID string      `json:"orderId"`
+	Verb    string      `json:"verb" doc:"The verb of the last request."`
 	At      time.Time   `json:"at" doc:"When it was requested."`
-	Actor   string      `json:"actor" doc:"Who requested it." example:"token:support"`
+	Actor   string      `json:"actor" doc:"Who requested it."`
 	Reason  string      `json:"reason,omitempty"`
 	Code    problemCode `json:"code,omitempty"`
 	Detail  string      `json:"detail,omitempty" doc:"Why the verb was not applied."`
 
-	Amount   string `json:"amount,omitempty" pattern:"^[0-9]+([.][0-9]+)?$" doc:"Of the order. Absent if there is none." example:"99.99"`
-	Currency string `json:"currency,omitempty" doc:"ISO 4217." example:"USD"`
+	Amount   string `json:"amount,omitempty" pattern:"^[0-9]+([.][0-9]+)?$" doc:"Of the order. Absent if there is none."`
+	Currency string `json:"currency,omitempty" doc:"ISO 4217."`
 }
 
 type requestTotal struct {
 	State    string `json:"state" enum:"done,failed,in_progress,waiting,held" doc:"done: what was requested has happened. failed: the order or the refund has failed. waiting: the order is on hold and continues by itself. held: it waits for a person."`
-	Currency string `json:"currency" doc:"ISO 4217." example:"USD"`
+	Currency string `json:"currency" doc:"ISO 4217."`
 	Orders   int64  `json:"orders" minimum:"1"`
-	Amount   string `json:"amount" pattern:"^[0-9]+([.][0-9]+)?$" doc:"The sum of the orders, or of the refunds if they were requested." example:"128.50"`
+	Amount   string `json:"amount" pattern:"^[0-9]+([.][0-9]+)?$" doc:"The sum of the orders, or of the refunds if they were requested."`
 }
 
 type requestedOrder struct {
-	OrderID    string    `json:"orderId" example:"order-123"`
+	OrderID    string    `json:"orderId"`
 	State      string    `json:"state" enum:"done,failed,in_progress,waiting,held"`
-	Status     state     `json:"status" example:"completed"`
+	Status     state     `json:"status"`
 	Hold       *string   `json:"hold,omitempty" enum:"retry,callback,scheduled,queued,approval,paused,attention"`
 	Code       string    `json:"code,omitempty" doc:"Why the order or the refund failed, or why the order is held."`
 	Detail     string    `json:"detail,omitempty"`
-	Amount     string    `json:"amount" pattern:"^[0-9]+([.][0-9]+)?$" doc:"Of the order, or of the refund." example:"99.99"`
-	Currency   string    `json:"currency" doc:"ISO 4217." example:"USD"`
-	Verb       string    `json:"verb" doc:"The last verb that was applied with this requestId." example:"retry"`
+	Amount     string    `json:"amount" pattern:"^[0-9]+([.][0-9]+)?$" doc:"Of the order, or of the refund."`
+	Currency   string    `json:"currency" doc:"ISO 4217."`
+	Verb       string    `json:"verb" doc:"The last verb that was applied with this requestId."`
 	At         time.Time `json:"at" doc:"When it was applied."`
-	Actor      string    `json:"actor" doc:"Who requested it." example:"token:support"`
+	Actor      string    `json:"actor" doc:"Who requested it."`
 	OnBehalfOf string    `json:"onBehalfOf,omitempty" doc:"On whose behalf, as stated by the actor."`
 	Reason     string    `json:"reason,omitempty"`
 }

@@ -108,7 +108,7 @@ type stepResultBody struct {
 	Reference  string `json:"reference,omitempty" minLength:"1" maxLength:"255" doc:"The provider's name for the effect."`
 	Code       string `json:"code,omitempty" minLength:"1" maxLength:"255" doc:"Why it is not done, for programs."`
 	Detail     string `json:"detail,omitempty" minLength:"1" maxLength:"1000" doc:"Why it is not done, for people."`
-	Reason     string `json:"reason" minLength:"1" maxLength:"1000" doc:"How you know; recorded in the history." example:"seen in the dashboard"`
+	Reason     string `json:"reason" minLength:"1" maxLength:"1000" doc:"How you know; recorded in the history."`
 	VerbBody
 }
 
@@ -248,18 +248,18 @@ var refundOperation = verbOperation(orders.Refund, "Refund a completed order",
 		"refunded and refunds report what was refunded. Unknown fields are rejected.")
 
 type refundBody struct {
-	Amount    amountInput `json:"amount,omitempty" doc:"How much; more than 0. Defaults to all that is left." example:"12.50"`
+	Amount    amountInput `json:"amount,omitempty" doc:"How much; more than 0. Defaults to all that is left."`
 	Restock   *int32      `json:"restock,omitempty" minimum:"1" maximum:"2147483647" doc:"Units to return to stock at once, whatever the outcome of the refund. For an order of one item."`
 	Lines     []lineUnits `json:"lines,omitempty" nullable:"false" minItems:"1" maxItems:"200" doc:"For an order with lines: what is refunded. Without an amount, the refund is of their amounts. Refunds of all units of a line add up to its amount; those of some are rounded half up."`
-	Reason    string      `json:"reason" minLength:"1" maxLength:"1000" doc:"Why; recorded in the history, and sent to an http provider." example:"one is broken"`
-	RequestID string      `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this refund, so that it is done once. Required, here or as Idempotency-Key." example:"ticket-4712"`
+	Reason    string      `json:"reason" minLength:"1" maxLength:"1000" doc:"Why; recorded in the history, and sent to an http provider."`
+	RequestID string      `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this refund, so that it is done once. Required, here or as Idempotency-Key."`
 	VerbBody
 }
 
 // lineUnits are units of a line of an order.
 type lineUnits struct {
-	Line     int32 `json:"line" minimum:"1" maximum:"200" doc:"The line, counted from 1 in the order of the order." example:"2"`
-	Quantity int32 `json:"quantity" minimum:"1" maximum:"1000000" doc:"How many of its units." example:"1"`
+	Line     int32 `json:"line" minimum:"1" maximum:"200" doc:"The line, counted from 1 in the order of the order."`
+	Quantity int32 `json:"quantity" minimum:"1" maximum:"1000000" doc:"How many of its units."`
 	Restock  bool  `json:"restock,omitempty" doc:"Return these units to stock at once, whatever the outcome of the refund."`
 }
 
@@ -278,11 +278,11 @@ var voidOperation = verbOperation(orders.Void, "Void the rest of an authorizatio
 	"Gives up what is not captured of the charge of a completed order. voided and voids report what was voided. Unknown fields are rejected.")
 
 type captureBody struct {
-	Amount    amountInput `json:"amount,omitempty" doc:"How much; more than 0. Defaults to all that is left." example:"12.50"`
+	Amount    amountInput `json:"amount,omitempty" doc:"How much; more than 0. Defaults to all that is left."`
 	Lines     []lineUnits `json:"lines,omitempty" nullable:"false" minItems:"1" maxItems:"200" doc:"For an order with lines: what leaves. Without an amount, the capture is of their amounts. No unit is captured twice."`
 	Final     bool        `json:"final,omitempty" doc:"Void the rest."`
-	Reason    string      `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; recorded in the history, and sent to an http provider." example:"parcel 1 of 2"`
-	RequestID string      `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this capture, so that it is done once. Required, here or as Idempotency-Key." example:"parcel-1"`
+	Reason    string      `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; recorded in the history, and sent to an http provider."`
+	RequestID string      `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this capture, so that it is done once. Required, here or as Idempotency-Key."`
 	VerbBody
 }
 
@@ -291,8 +291,8 @@ func (b captureBody) asks() VerbBody {
 }
 
 type voidBody struct {
-	Reason    string `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; recorded in the history, and sent to an http provider." example:"the rest is sold out"`
-	RequestID string `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this void, so that it is done once. Required, here or as Idempotency-Key." example:"rest"`
+	Reason    string `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; recorded in the history, and sent to an http provider."`
+	RequestID string `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this void, so that it is done once. Required, here or as Idempotency-Key."`
 	VerbBody
 }
 

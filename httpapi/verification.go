@@ -104,13 +104,13 @@ type storedVerification struct {
 	Number     int64      `json:"number" minimum:"1"`
 	State      string     `json:"state" enum:"running,done,failed" doc:"failed: it could not read everything, or its process ended."`
 	StartedAt  time.Time  `json:"startedAt"`
-	StartedBy  string     `json:"startedBy" example:"token:operations"`
+	StartedBy  string     `json:"startedBy"`
 	FinishedAt *time.Time `json:"finishedAt,omitempty"`
 	Compared   bool       `json:"compared" doc:"Whether the books were compared with those of providers."`
-	Providers  []string   `json:"providers,omitempty" nullable:"false" doc:"With which providers." example:"[\"charge=https://payments.example.com\"]"`
+	Providers  []string   `json:"providers,omitempty" nullable:"false" doc:"With which providers."`
 	Others     int64      `json:"others" minimum:"0" doc:"Number of charges and other effects at these providers that are not Pawl's."`
 	Failure    string     `json:"failure,omitempty" doc:"Why it could not read everything, or with done, not the books of all providers; for people. Absent if its process ended."`
-	Wrong      []string   `json:"wrong" nullable:"false" doc:"The checks that failed, not counting warnings." example:"[\"stock\"]"`
+	Wrong      []string   `json:"wrong" nullable:"false" doc:"The checks that failed, not counting warnings."`
 }
 
 func (s *server) listVerifications(ctx context.Context, in *listVerificationsRequest) (verificationPage, error) {
@@ -129,7 +129,7 @@ var getVerificationReportOperation = failing(huma.Operation{
 }, "not_found", "invalid_parameter", "unavailable", "internal")
 
 type getVerificationReportRequest struct {
-	Number int64     `path:"number" minimum:"1" example:"1" doc:"The number of the verification."`
+	Number int64     `path:"number" minimum:"1" doc:"The number of the verification."`
 	Format csvFormat `query:"format" doc:"Format of the response; JSON by default."`
 	Table  string    `query:"table" enum:"days,movements,months" default:"days" doc:"What the CSV has a line for."`
 }
@@ -157,14 +157,14 @@ func (s *server) verificationRoutes() {
 type verification struct {
 	State     string     `json:"state" enum:"none,running,done,failed" doc:"State of the newest verification. none: there is none. failed: it could not read everything, or its process ended, which says nothing about the books; see the log."`
 	StartedAt *time.Time `json:"startedAt,omitempty"`
-	StartedBy string     `json:"startedBy,omitempty" doc:"Who requested it, as in the history of an order; shell:NAME is a user of the operating system." example:"token:operations"`
+	StartedBy string     `json:"startedBy,omitempty" doc:"Who requested it, as in the history of an order; shell:NAME is a user of the operating system."`
 	Done      int64      `json:"done" minimum:"0" doc:"Orders and items read."`
 	Total     int64      `json:"total" minimum:"0" doc:"Orders and items in total."`
 
 	Report *verificationReport `json:"report,omitempty" doc:"The newest report. Absent if there is none."`
 
 	Failure   string   `json:"failure,omitempty" doc:"Why it could not read everything, or with done, not the books of all providers; for people. Absent if its process ended."`
-	Providers []string `json:"providers,omitempty" nullable:"false" doc:"Which providers a verification can compare the books with: those of the comparisons, and simulators that the active policy calls." example:"[\"charge=https://payments.example.com\"]"`
+	Providers []string `json:"providers,omitempty" nullable:"false" doc:"Which providers a verification can compare the books with: those of the comparisons, and simulators that the active policy calls."`
 
 	Comparisons []comparison `json:"comparisons,omitempty" nullable:"false" doc:"The newest comparison with each provider, newest first. A difference stays here until a newer comparison finds none."`
 }
@@ -173,8 +173,8 @@ type verification struct {
 type comparison struct {
 	Number     int64               `json:"number" minimum:"1" doc:"Of the verification, which has the whole report."`
 	FinishedAt time.Time           `json:"finishedAt"`
-	StartedBy  string              `json:"startedBy" example:"shell:anna"`
-	Providers  []string            `json:"providers" nullable:"false" doc:"Where the books of the providers are, by step and route." example:"[\"charge=https://payments.example.com\"]"`
+	StartedBy  string              `json:"startedBy"`
+	Providers  []string            `json:"providers" nullable:"false" doc:"Where the books of the providers are, by step and route."`
 	Right      bool                `json:"right" doc:"Whether the books agreed with these, not counting warnings."`
 	Wrong      []verificationCheck `json:"wrong" nullable:"false" doc:"The checks against providers that failed."`
 	Steps      []verificationStep  `json:"steps" nullable:"false"`
@@ -189,10 +189,10 @@ func comparisonOf(c *books.Comparison) comparison {
 type booksVerdict struct {
 	Number     int64      `json:"number" minimum:"1" doc:"Of the newest verification with a report."`
 	FinishedAt time.Time  `json:"finishedAt"`
-	Wrong      []string   `json:"wrong" nullable:"false" doc:"The checks of Pawl's own books that failed." example:"[]"`
+	Wrong      []string   `json:"wrong" nullable:"false" doc:"The checks of Pawl's own books that failed."`
 	ComparedAt *time.Time `json:"comparedAt,omitempty" doc:"When the books were last compared with those of a provider. Absent: never."`
 	Failure    string     `json:"failure,omitempty" doc:"Why the newest verification could not compare with all providers; for people. Absent: it could, or was not asked to."`
-	Differ     []string   `json:"differ,omitempty" nullable:"false" doc:"The providers whose newest comparison found differences. Absent: none." example:"[\"charge=https://payments.example.com\"]"`
+	Differ     []string   `json:"differ,omitempty" nullable:"false" doc:"The providers whose newest comparison found differences. Absent: none."`
 
 	Others int64 `json:"others" minimum:"0" doc:"Number of charges and other effects at providers that are not Pawl's, in the newest comparisons."`
 
@@ -244,7 +244,7 @@ func stateOfVerification(v *books.Stored) string {
 type verificationReport struct {
 	Number     int64               `json:"number" minimum:"1" doc:"Of the verification."`
 	FinishedAt time.Time           `json:"finishedAt"`
-	StartedBy  string              `json:"startedBy" example:"token:operations"`
+	StartedBy  string              `json:"startedBy"`
 	Seconds    float64             `json:"seconds" minimum:"0" doc:"How long it took."`
 	Right      bool                `json:"right" doc:"Whether all checks passed, not counting warnings."`
 	Checks     []verificationCheck `json:"checks" nullable:"false" doc:"The checks and their results."`
@@ -258,31 +258,31 @@ type verificationReport struct {
 
 // verificationCheck is the result of one check.
 type verificationCheck struct {
-	Name       string                 `json:"name" example:"completed"`
-	Proves     string                 `json:"proves" doc:"A sentence that is true if there are no violations." example:"No effect happened twice under one key."`
+	Name       string                 `json:"name"`
+	Proves     string                 `json:"proves" doc:"A sentence that is true if there are no violations."`
 	About      string                 `json:"about" enum:"orders,items,currencies,numbers,keys,entries" doc:"What the ids of the offenders are. numbers: order_no, without an order. keys: keys at a provider. entries: entry_no of the access log."`
 	Checked    int64                  `json:"checked" minimum:"0" doc:"Number of rows checked."`
 	Violations int64                  `json:"violations" minimum:"0"`
 	Offenders  []verificationOffender `json:"offenders" nullable:"false" doc:"The first 20 violations."`
 	Warning    bool                   `json:"warning" doc:"Violations do not make the books wrong."`
-	Money      books.Sums             `json:"money,omitempty" doc:"The amounts by currency of violations of provider_again, provider_others and provider_uncounted, which no figure has." example:"{\"USD\":\"99.99\"}"`
+	Money      books.Sums             `json:"money,omitempty" doc:"The amounts by currency of violations of provider_again, provider_others and provider_uncounted, which no figure has."`
 }
 
 // verificationOffender is one violation.
 type verificationOffender struct {
-	ID       string `json:"id" example:"order-123"`
-	Fault    string `json:"fault" doc:"What is wrong, in words." example:"charge of generation 0 happened 2 times"`
-	Provider string `json:"provider,omitempty" doc:"The provider that differs, if it is known." example:"charge=https://payments.example.com"`
+	ID       string `json:"id"`
+	Fault    string `json:"fault" doc:"What is wrong, in words."`
+	Provider string `json:"provider,omitempty" doc:"The provider that differs, if it is known."`
 	Changed  bool   `json:"changed,omitempty" doc:"The order has changed since the report: this may be settled. The next verification tells."`
 }
 
 // VerificationMoney is the total of one currency.
 type VerificationMoney struct {
-	Currency string `json:"currency" example:"USD"`
+	Currency string `json:"currency"`
 	Orders   int64  `json:"orders" minimum:"0" doc:"Number of orders."`
 	Charges  int64  `json:"charges" minimum:"0" doc:"Number of charges."`
 	Money
-	UnderWay  string `json:"underWay" doc:"The part of kept that belongs to orders that have not ended." example:"0.00"`
+	UnderWay  string `json:"underWay" doc:"The part of kept that belongs to orders that have not ended."`
 	Forgotten int64  `json:"forgotten" minimum:"0" doc:"Number of these orders that were forgotten. Lists do not have them."`
 }
 
@@ -294,33 +294,33 @@ func verificationMoneyOf(m *books.Money) VerificationMoney {
 
 // verificationDay is the money of the orders of one day in one currency.
 type verificationDay struct {
-	Day string `json:"day" pattern:"^[0-9]{4}-[0-9]{2}-[0-9]{2}$" example:"2026-11-26"`
+	Day string `json:"day" pattern:"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"`
 	VerificationMoney
 }
 
 // verificationMoved is the money that moved in one currency on a day or in a month.
 type verificationMoved struct {
-	Period   string `json:"period" doc:"A day or a month, in UTC." example:"2026-11-26"`
-	Currency string `json:"currency" example:"USD"`
-	Captured string `json:"captured" doc:"Taken, by charges and captures. An authorization takes nothing." example:"99.99"`
-	Undone   string `json:"undone" doc:"Given back, because the order did not complete." example:"0.00"`
-	Refunded string `json:"refunded" doc:"Given back, by requested refunds." example:"9.99"`
-	Lost     string `json:"lost" doc:"Lost in disputes, which counts from when they were lost." example:"0.00"`
-	Kept     string `json:"kept" doc:"captured - undone - refunded - lost" example:"90.00"`
+	Period   string `json:"period" doc:"A day or a month, in UTC."`
+	Currency string `json:"currency"`
+	Captured string `json:"captured" doc:"Taken, by charges and captures. An authorization takes nothing."`
+	Undone   string `json:"undone" doc:"Given back, because the order did not complete."`
+	Refunded string `json:"refunded" doc:"Given back, by requested refunds."`
+	Lost     string `json:"lost" doc:"Lost in disputes, which counts from when they were lost."`
+	Kept     string `json:"kept" doc:"captured - undone - refunded - lost"`
 }
 
 // verificationStep is the comparison of one step with its provider.
 type verificationStep struct {
 	Step     string `json:"step" enum:"charge,undo,reserve,confirm,refund,capture,void" doc:"undo: charges that were undone, which are among those of charge, too."`
-	Provider string `json:"provider,omitempty" doc:"With which provider it was compared. Absent: it was not." example:"charge=https://payments.example.com"`
+	Provider string `json:"provider,omitempty" doc:"With which provider it was compared. Absent: it was not."`
 	Compared int64  `json:"compared" minimum:"0" doc:"Number of idempotency keys compared."`
 	Wrong    int64  `json:"wrong" minimum:"0" doc:"Number of keys with a violation."`
 	Done     int64  `json:"done" minimum:"0" doc:"Number of keys that are done at the provider."`
 
 	NotCompared int64 `json:"notCompared,omitempty" minimum:"0" doc:"Number of keys that are not in the books that were read, such as those of a route at another provider."`
 
-	Money books.Sums `json:"money,omitempty" doc:"The amounts by currency of what is done at the provider." example:"{\"USD\":\"99.99\"}"`
-	Here  books.Sums `json:"here,omitempty" doc:"The same in these books." example:"{\"USD\":\"99.99\"}"`
+	Money books.Sums `json:"money,omitempty" doc:"The amounts by currency of what is done at the provider."`
+	Here  books.Sums `json:"here,omitempty" doc:"The same in these books."`
 }
 
 func verificationReportOf(r *books.StoredReport) verificationReport {

@@ -76,7 +76,7 @@ var createWebhookEndpointOperation = withBody(huma.Operation{
 }, "too_many_endpoints", "invalid_idempotency_key", "idempotency_key_reused", "unavailable", "internal")
 
 type webhookEndpointBody struct {
-	URL         string      `json:"url" minLength:"1" maxLength:"2000" doc:"The URL to post events to: https, or with --allow-private also http. It is visible with the role read, so it must not contain secrets." example:"https://shop.example/pawl"`
+	URL         string      `json:"url" minLength:"1" maxLength:"2000" doc:"The URL to post events to: https, or with --allow-private also http. It is visible with the role read, so it must not contain secrets."`
 	Description string      `json:"description,omitempty" minLength:"1" maxLength:"1000" doc:"What it is for."`
 	Types       []eventType `json:"types,omitempty" nullable:"false" minItems:"1" maxItems:"100" doc:"The event types to send; order.* matches all that begin with order. Defaults to all."`
 	VerbBody
@@ -97,7 +97,7 @@ var changeWebhookEndpointOperation = withBody(huma.Operation{
 // changeWebhookEndpointRequest documents what changeWebhookEndpoint reads.
 type changeWebhookEndpointRequest struct {
 	EndpointID string `path:"endpointId" doc:"The id of the endpoint."`
-	IfMatch    string `header:"If-Match" doc:"Only if the endpoint still has this ETag. Required; * matches any." example:"\"1\""`
+	IfMatch    string `header:"If-Match" doc:"Only if the endpoint still has this ETag. Required; * matches any."`
 	Keyed[webhookEndpointBody]
 }
 
@@ -260,7 +260,7 @@ func (s *server) disableEndpoint(ctx context.Context, q *sent[VerbBody]) (any, e
 // testOutcome is the result of a test event.
 type testOutcome struct {
 	Delivered bool   `json:"delivered" doc:"Whether the response was 2xx."`
-	EventID   string `json:"eventId" doc:"The id of the event, and the webhook-id of the request." example:"evt_test_4xq7m2kd"`
+	EventID   string `json:"eventId" doc:"The id of the event, and the webhook-id of the request."`
 
 	At        time.Time `json:"at"`
 	Status    int       `json:"status,omitempty" doc:"HTTP status of the response. Absent if there was none."`
@@ -292,10 +292,10 @@ func (s *server) testEndpoint(w http.ResponseWriter, r *http.Request) error {
 
 // webhookEndpoint is an endpoint as the API shows it.
 type webhookEndpoint struct {
-	ID             string     `json:"id" example:"whe_1"`
-	URL            string     `json:"url" maxLength:"2000" doc:"The URL that events are posted to." example:"https://shop.example/pawl"`
+	ID             string     `json:"id"`
+	URL            string     `json:"url" maxLength:"2000" doc:"The URL that events are posted to."`
 	Description    string     `json:"description,omitempty"`
-	Types          []string   `json:"types" nullable:"false" doc:"The event types that are sent; order.* matches all that begin with order. Empty means all." example:"[\"order.*\"]"`
+	Types          []string   `json:"types" nullable:"false" doc:"The event types that are sent; order.* matches all that begin with order. Empty means all."`
 	State          string     `json:"state" enum:"enabled,disabled"`
 	DisabledAt     *time.Time `json:"disabledAt,omitempty"`
 	DisabledReason string     `json:"disabledReason,omitempty" doc:"Why it is disabled."`
@@ -307,8 +307,8 @@ type webhookEndpoint struct {
 	Undelivered    *int64     `json:"undelivered,omitempty" minimum:"0" doc:"Events that are not delivered yet, up to 10000: that many or more. Of those that have no deliveries yet, all types count. Absent in responses to changes."`
 	Version        int32      `json:"version" minimum:"1" doc:"Raised by every change; also its ETag."`
 	CreatedAt      time.Time  `json:"createdAt"`
-	CreatedBy      string     `json:"createdBy" doc:"Who created it, as in the history of an order." example:"token:operations"`
-	Secret         string     `json:"secret,omitempty" doc:"The secret that deliveries are signed with. Only in the response to the request that created it." example:"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"`
+	CreatedBy      string     `json:"createdBy" doc:"Who created it, as in the history of an order."`
+	Secret         string     `json:"secret,omitempty" doc:"The secret that deliveries are signed with. Only in the response to the request that created it."`
 
 	PreviousSecretUntil *time.Time `json:"previousSecretUntil,omitempty" doc:"Until then, deliveries are also signed with the previous secret."`
 
@@ -317,10 +317,10 @@ type webhookEndpoint struct {
 
 // delivery is the delivery of an event to an endpoint.
 type delivery struct {
-	EndpointID  string     `json:"endpointId" doc:"The endpoint." example:"whe_1"`
+	EndpointID  string     `json:"endpointId" doc:"The endpoint."`
 	Delivery    int64      `json:"delivery" minimum:"1" doc:"Its number at this endpoint."`
-	EventID     string     `json:"eventId" doc:"The id of the event, and the webhook-id of every attempt." example:"evt_1042_5_660e29dbaab52"`
-	Type        string     `json:"type" example:"order.completed"`
+	EventID     string     `json:"eventId" doc:"The id of the event, and the webhook-id of every attempt."`
+	Type        string     `json:"type"`
 	OrderID     string     `json:"orderId,omitempty" doc:"The order of the event."`
 	Item        string     `json:"item,omitempty" doc:"The item of the event."`
 	State       string     `json:"state" enum:"pending,delivered,exhausted,skipped" doc:"exhausted: all attempts failed. Later deliveries of the order at this endpoint wait until it is resent or skipped."`
@@ -350,7 +350,7 @@ type attempt struct {
 type deliveryChange struct {
 	At         time.Time `json:"at"`
 	Verb       string    `json:"verb" enum:"resent,skipped"`
-	Actor      string    `json:"actor" doc:"Who requested it, as in the history of an order." example:"token:operations"`
+	Actor      string    `json:"actor" doc:"Who requested it, as in the history of an order."`
 	OnBehalfOf string    `json:"onBehalfOf,omitempty" doc:"On whose behalf, as stated by the actor."`
 	Reason     string    `json:"reason,omitempty"`
 }
@@ -391,5 +391,5 @@ type eventType string
 
 // Schema implements huma.SchemaProvider.
 func (eventType) Schema(huma.Registry) *huma.Schema {
-	return &huma.Schema{Type: huma.TypeString, MinLength: new(1), MaxLength: new(maxText), Examples: []any{"order.completed"}}
+	return &huma.Schema{Type: huma.TypeString, MinLength: new(1), MaxLength: new(maxText)}
 }

@@ -16,9 +16,9 @@ import (
 
 // Event is an event as it is sent: in pages of the feed, in streams, to webhook endpoints.
 type Event struct {
-	ID        string    `json:"id" doc:"Unique ID. A repeated event has the same one, and no other event has it, even after a backup was restored." example:"evt_1042_5_660e29dbaab52"`
-	Cursor    string    `json:"cursor" doc:"Cursor to continue after this event." example:"29411432.17"`
-	Type      string    `json:"type" doc:"What happened. docs/events.md lists the types; newer versions may add more." example:"order.completed"`
+	ID        string    `json:"id" doc:"Unique ID. A repeated event has the same one, and no other event has it, even after a backup was restored."`
+	Cursor    string    `json:"cursor" doc:"Cursor to continue after this event."`
+	Type      string    `json:"type" doc:"What happened. docs/events.md lists the types; newer versions may add more."`
 	Timestamp time.Time `json:"timestamp" doc:"When it happened, by the clock of the database."`
 	Data      EventData `json:"data"`
 
@@ -30,33 +30,33 @@ type Event struct {
 // EventData describes what happened to an order, or to the stock of an item. It contains only what every reader of
 // orders may see.
 type EventData struct {
-	OrderID    string `json:"orderId,omitempty" doc:"Order that the event is about." example:"order-123"`
-	Seq        int64  `json:"seq,omitempty" doc:"Position in the history of the order: 1, 2, 3 …" example:"5"`
-	From       string `json:"from,omitempty" doc:"Status before the event." example:"confirming"`
-	Status     string `json:"status,omitempty" doc:"Status after the event." example:"completed"`
+	OrderID    string `json:"orderId,omitempty" doc:"Order that the event is about."`
+	Seq        int64  `json:"seq,omitempty" doc:"Position in the history of the order: 1, 2, 3 …"`
+	From       string `json:"from,omitempty" doc:"Status before the event."`
+	Status     string `json:"status,omitempty" doc:"Status after the event."`
 	Verb       string `json:"verb,omitempty" doc:"What was done, as in the history, if the status does not say it."`
-	Amount     string `json:"amount,omitempty" doc:"Amount of the order, a decimal." example:"9.99"`
-	Currency   string `json:"currency,omitempty" doc:"ISO 4217." example:"USD"`
+	Amount     string `json:"amount,omitempty" doc:"Amount of the order, a decimal."`
+	Currency   string `json:"currency,omitempty" doc:"ISO 4217."`
 	CustomerID string `json:"customerId,omitempty"`
-	Route      string `json:"route,omitempty" doc:"Provider of the charge, by its name in the policy, if the policy has several: when the order is completed, and when it falls back to this route." example:"cards"`
+	Route      string `json:"route,omitempty" doc:"Provider of the charge, by its name in the policy, if the policy has several: when the order is completed, and when it falls back to this route."`
 	Refund     int32  `json:"refund,omitempty" doc:"Number of the refund that the event is about."`
 
-	RefundAmount  string       `json:"refundAmount,omitempty" doc:"Amount of that refund, a decimal." example:"2.50"`
+	RefundAmount  string       `json:"refundAmount,omitempty" doc:"Amount of that refund, a decimal."`
 	RefundLines   []RefundLine `json:"refundLines,omitempty" nullable:"false" doc:"Lines that the refund is about, if it says so. Absent if they are longer than 4 kB."`
 	Capture       int32        `json:"capture,omitempty" doc:"Number of the capture that the event is about."`
-	CaptureAmount string       `json:"captureAmount,omitempty" doc:"Amount of that capture, a decimal." example:"2.50"`
+	CaptureAmount string       `json:"captureAmount,omitempty" doc:"Amount of that capture, a decimal."`
 	Void          int32        `json:"void,omitempty" doc:"Number of the void that the event is about."`
-	VoidAmount    string       `json:"voidAmount,omitempty" doc:"Amount of that void, a decimal." example:"2.50"`
+	VoidAmount    string       `json:"voidAmount,omitempty" doc:"Amount of that void, a decimal."`
 
-	Item     string      `json:"item,omitempty" doc:"Item that was ordered, or whose stock changed. Absent if the order has lines." example:"widget"`
-	Quantity int32       `json:"quantity,omitempty" doc:"Number of units ordered, of all items." example:"1"`
+	Item     string      `json:"item,omitempty" doc:"Item that was ordered, or whose stock changed. Absent if the order has lines."`
+	Quantity int32       `json:"quantity,omitempty" doc:"Number of units ordered, of all items."`
 	Lines    []EventLine `json:"lines,omitempty" nullable:"false" doc:"Lines of the order, if it has any. Absent if the lines of an event are longer than 4 kB."`
 
 	Version int64  `json:"version,omitempty" doc:"Version of the item after a stock movement."`
 	Change  *int64 `json:"change,omitempty" doc:"Change of the stock, in units."`
 	OnHand  *int64 `json:"onHand,omitempty" doc:"Units on hand after the event."`
 
-	Actor      string `json:"actor,omitempty" doc:"Principal that requested it. Absent if the service acted by itself." example:"token:support"`
+	Actor      string `json:"actor,omitempty" doc:"Principal that requested it. Absent if the service acted by itself."`
 	OnBehalfOf string `json:"onBehalfOf,omitempty" doc:"Person for whom the actor acted, as stated by the actor."`
 	Reason     string `json:"reason,omitempty" doc:"Reason. A long one is truncated."`
 }
@@ -66,9 +66,9 @@ const fallbackReason = ": next route "
 
 // EventLine is a line of an order.
 type EventLine struct {
-	Item     string `json:"item" example:"widget"`
+	Item     string `json:"item"`
 	Quantity int32  `json:"quantity"`
-	Amount   string `json:"amount,omitempty" doc:"Of the whole line, a decimal." example:"9.99"`
+	Amount   string `json:"amount,omitempty" doc:"Of the whole line, a decimal."`
 	Kind     string `json:"kind,omitempty" doc:"Absent for an item."`
 }
 

@@ -691,7 +691,14 @@ export interface paths {
         };
         /**
          * Find orders by one term
-         * @description Finds the order with this id, or of a number the one whose id is that of the newest order with this number at its end (#123 finds order-123); then those whose id begins with the term, and those whose customer, provider's reference, or value of a searchable metadata key is the term, newest first. If there are none, it tries the term in lower and in upper case, and then looks inside the newest 10,000 orders: for a term of 3 characters or more as a part of any of these (matched is part, or word if no letter or digit is beside it, at the end of an id; of metadata, a value with all of its words), whatever the case of letters from A to Z, and as an amount, such as 417, 417.00, 417,00, $417 or 417 EUR (in this currency); all but the first are only that. nextCursor looks inside older ones. If there are none, either, and the term is no amount, it does all this with each of the words of the term that have 3 characters and a digit, or else with the whole term, without the punctuation around them: "order #49456, 49457." finds both; notFound has those that no order has. An order is listed once. Needs the role read.
+         * @description Finds orders by an id, a customer, a provider's reference, metadata or an amount. An order is listed once.
+         *
+         *     - First comes the order with this id, or of a number the one whose id is that of the newest order with this number at its end (#123 finds order-123); then, newest first, those whose id begins with the term, and those whose customer, provider's reference or value of a searchable metadata key is the term.
+         *     - If there are none, the term is tried in lower and in upper case.
+         *     - Then it is looked for inside the newest 10,000 orders: a term of 3 characters or more as a part of any of these, whatever the case of letters from A to Z (matched is part, or word if no letter or digit is beside it, at the end of an id; of metadata, a value with all of its words), and an amount, such as 417, 417.00, 417,00, $417 or 417 EUR (in this currency). nextCursor looks inside older orders.
+         *     - If there are still none, and the term is no amount, all this is done with each word of it that has 3 characters and a digit, or else with the whole term, without the punctuation around them: "order #49456, 49457." finds both.
+         *
+         *     If others have some of the words, notFound has those that no order has. Needs the role read.
          */
         get: operations["searchOrders"];
         put?: never;
@@ -1074,20 +1081,13 @@ export interface components {
             /**
              * Format: int64
              * @description Units to add, or if negative to remove; not 0.
-             * @example -2
              */
             change: number;
             /** @description For whom the request is made; recorded beside the caller. Requires the role delegate. */
             onBehalfOf?: string;
-            /**
-             * @description Why; recorded with the movement.
-             * @example broken in transit
-             */
+            /** @description Why; recorded with the movement. */
             reason: string;
-            /**
-             * @description A name for this request, so that it is done once. Required, here or as Idempotency-Key.
-             * @example claim-17
-             */
+            /** @description A name for this request, so that it is done once. Required, here or as Idempotency-Key. */
             requestId?: string;
         } & {
             [key: string]: unknown;
@@ -1116,12 +1116,7 @@ export interface components {
              * @description When the books were last compared with those of a provider. Absent: never.
              */
             comparedAt?: string;
-            /**
-             * @description The providers whose newest comparison found differences. Absent: none.
-             * @example [
-             *       "charge=https://payments.example.com"
-             *     ]
-             */
+            /** @description The providers whose newest comparison found differences. Absent: none. */
             differ?: string[];
             /** @description Why the newest verification could not compare with all providers; for people. Absent: it could, or was not asked to. */
             failure?: string;
@@ -1137,10 +1132,7 @@ export interface components {
              * @description Number of charges and other effects at providers that are not Pawl's, in the newest comparisons.
              */
             others: number;
-            /**
-             * @description The checks of Pawl's own books that failed.
-             * @example []
-             */
+            /** @description The checks of Pawl's own books that failed. */
             wrong: string[];
         };
         BulkBody: {
@@ -1150,13 +1142,7 @@ export interface components {
             detail?: string;
             /** @description Which orders. At least one field besides sort and limit is required. */
             filter?: components["schemas"]["BulkFilter"];
-            /**
-             * @description The orders; or use a filter.
-             * @example [
-             *       "order-123",
-             *       "order-124"
-             *     ]
-             */
+            /** @description The orders; or use a filter. */
             ids?: string[];
             /** @description For whom the request is made; recorded beside the caller. Requires the role delegate. */
             onBehalfOf?: string;
@@ -1249,12 +1235,8 @@ export interface components {
             totals?: components["schemas"]["CurrencyTotal"][];
         };
         BulkRefund: {
-            /**
-             * @description How much; more than 0. Defaults to all that is left.
-             * @example 12.5
-             */
+            /** @description How much; more than 0. Defaults to all that is left. */
             amount?: components["schemas"]["Decimal"] | components["schemas"]["Number"];
-            /** @example order-123 */
             orderId: string;
             /**
              * Format: int32
@@ -1283,7 +1265,6 @@ export interface components {
             item?: string;
             /** @description What was ordered, if it was not one item. */
             lines?: components["schemas"]["Line"][];
-            /** @example order-123 */
             orderId: string;
             /** Format: int32 */
             quantity?: number;
@@ -1380,56 +1361,30 @@ export interface components {
             [key: string]: unknown;
         };
         Caller: {
-            /**
-             * @description Which orders the service has, as cell of cells: 0/1 all of them, 1/4 those of the second of four cells.
-             * @example 0/1
-             */
+            /** @description Which orders the service has, as cell of cells: 0/1 all of them, 1/4 those of the second of four cells. */
             cell: string;
             /** @description Your email address, if the OpenID Connect issuer has verified it. For display only. */
             email?: string;
-            /**
-             * @description Ids of the operations that your roles do not allow, with those that would, such as read or stock.
-             * @example {
-             *       "storePolicy": "admin"
-             *     }
-             */
+            /** @description Ids of the operations that your roles do not allow, with those that would, such as read or stock. */
             forbidden: {
                 [key: string]: string;
             };
-            /**
-             * @description As in the history: token:NAME, oidc:ISSUER#SUBJECT, local or anonymous.
-             * @example token:support
-             */
+            /** @description As in the history: token:NAME, oidc:ISSUER#SUBJECT, local or anonymous. */
             name: string;
             /** @description Whether the service can be used from this machine without a token, because none was created yet. */
             open: boolean;
-            /**
-             * @description Ids of the operations that you may use at this address, except public ones. With submit but not read, some are limited to orders that you submitted; applyBulkVerb is for the verbs that you may apply to one order.
-             * @example [
-             *       "approveOrder",
-             *       "rejectOrder",
-             *       "applyBulkVerb"
-             *     ]
-             */
+            /** @description Ids of the operations that you may use at this address, except public ones. With submit but not read, some are limited to orders that you submitted; applyBulkVerb is for the verbs that you may apply to one order. */
             operations: string[];
             /** @description Whether the service is read-only, because its database was restored or copied. */
             quarantined: boolean;
-            /**
-             * @description Any of submit, read, operate, approve, settle, stock, erase, delegate, metrics and admin.
-             * @example [
-             *       "approve"
-             *     ]
-             */
+            /** @description Any of submit, read, operate, approve, settle, stock, erase, delegate, metrics and admin. */
             roles: string[];
         };
         Calls: {
             calls: components["schemas"]["Call"][];
         };
         Capture: {
-            /**
-             * @description A decimal.
-             * @example 12.50
-             */
+            /** @description A decimal. */
             amount: string;
             /** @description Why it is not done, for programs. step_result: a person reported the outcome. authorization_expired: nothing was left, so a void is done. */
             code?: string;
@@ -1467,10 +1422,7 @@ export interface components {
             state: "pending" | "in_doubt" | "accepted" | "done" | "failed";
         };
         CaptureBody: {
-            /**
-             * @description How much; more than 0. Defaults to all that is left.
-             * @example 12.5
-             */
+            /** @description How much; more than 0. Defaults to all that is left. */
             amount?: components["schemas"]["Decimal"] | components["schemas"]["Number"];
             /** @description Void the rest. */
             final?: boolean;
@@ -1478,15 +1430,9 @@ export interface components {
             lines?: components["schemas"]["LineUnits"][];
             /** @description For whom the request is made; recorded beside the caller. Requires the role delegate. */
             onBehalfOf?: string;
-            /**
-             * @description Why; recorded in the history, and sent to an http provider.
-             * @example parcel 1 of 2
-             */
+            /** @description Why; recorded in the history, and sent to an http provider. */
             reason?: string;
-            /**
-             * @description A name for this capture, so that it is done once. Required, here or as Idempotency-Key.
-             * @example parcel-1
-             */
+            /** @description A name for this capture, so that it is done once. Required, here or as Idempotency-Key. */
             requestId?: string;
         } & {
             [key: string]: unknown;
@@ -1499,39 +1445,24 @@ export interface components {
              * @description Of the verification, which has the whole report.
              */
             number: number;
-            /**
-             * @description Where the books of the providers are, by step and route.
-             * @example [
-             *       "charge=https://payments.example.com"
-             *     ]
-             */
+            /** @description Where the books of the providers are, by step and route. */
             providers: string[];
             /** @description Whether the books agreed with these, not counting warnings. */
             right: boolean;
-            /** @example shell:anna */
             startedBy: string;
             steps: components["schemas"]["VerificationStep"][];
             /** @description The checks against providers that failed. */
             wrong: components["schemas"]["VerificationCheck"][];
         };
         CurrencyTotal: {
-            /**
-             * @description The sum of the orders, or of their refunds.
-             * @example 128.50
-             */
+            /** @description The sum of the orders, or of their refunds. */
             amount: string;
-            /**
-             * @description ISO 4217.
-             * @example USD
-             */
+            /** @description ISO 4217. */
             currency: string;
             /** Format: int64 */
             orders: number;
         };
-        /**
-         * @description A decimal number as a string, so that it is not rounded.
-         * @example 99.99
-         */
+        /** @description A decimal number as a string, so that it is not rounded. */
         Decimal: string;
         DeliveriesOfOrder: {
             deliveries: components["schemas"]["Delivery"][];
@@ -1564,15 +1495,9 @@ export interface components {
              * @description When it is sent next. Absent if it is finished, or waits for an earlier delivery of its order.
              */
             dueAt?: string;
-            /**
-             * @description The endpoint.
-             * @example whe_1
-             */
+            /** @description The endpoint. */
             endpointId: string;
-            /**
-             * @description The id of the event, and the webhook-id of every attempt.
-             * @example evt_1042_5_660e29dbaab52
-             */
+            /** @description The id of the event, and the webhook-id of every attempt. */
             eventId: string;
             /** Format: date-time */
             finishedAt?: string;
@@ -1594,14 +1519,10 @@ export interface components {
              * @description HTTP status of the last response. Absent if there was none.
              */
             status?: number;
-            /** @example order.completed */
             type: string;
         };
         DeliveryChange: {
-            /**
-             * @description Who requested it, as in the history of an order.
-             * @example token:operations
-             */
+            /** @description Who requested it, as in the history of an order. */
             actor: string;
             /** Format: date-time */
             at: string;
@@ -1617,27 +1538,17 @@ export interface components {
             nextCursor?: string;
         };
         Dispute: {
-            /**
-             * @description A decimal.
-             * @example 99.99
-             */
+            /** @description A decimal. */
             amount: string;
             /**
              * Format: date-time
              * @description When it happened, as reported.
              */
             at: string;
-            /**
-             * @description The provider's name for the charge, as the dispute has it.
-             * @example ch_3P8xZq
-             */
+            /** @description The provider's name for the charge, as the dispute has it. */
             charge?: string;
-            /** @example fraudulent */
             reason?: string;
-            /**
-             * @description The provider's name for the dispute.
-             * @example dp_1P8xZq
-             */
+            /** @description The provider's name for the dispute. */
             reference: string;
             /**
              * @description opened: it is open until another entry says won or lost.
@@ -1646,29 +1557,20 @@ export interface components {
             state: "opened" | "won" | "lost";
         };
         DisputeBody: {
-            /**
-             * @description How much is disputed; more than 0, in the currency of the order.
-             * @example 99.99
-             */
+            /** @description How much is disputed; more than 0, in the currency of the order. */
             amount: components["schemas"]["Decimal"] | components["schemas"]["Number"];
             /**
              * Format: date-time
              * @description When it happened (RFC 3339). Defaults to now.
              */
             at?: string;
-            /**
-             * @description The provider's name for the charge, if the dispute has it. Searches find the order by it.
-             * @example ch_3P8xZq
-             */
+            /** @description The provider's name for the charge, if the dispute has it. Searches find the order by it. */
             charge?: string;
             /** @description For whom the request is made; recorded beside the caller. Requires the role delegate. */
             onBehalfOf?: string;
             /** @description Why; recorded with the change. */
             reason?: string;
-            /**
-             * @description The provider's name for the dispute.
-             * @example dp_1P8xZq
-             */
+            /** @description The provider's name for the dispute. */
             reference: string;
             /** @description A name for this request, so that it is done once. */
             requestId?: string;
@@ -1706,15 +1608,9 @@ export interface components {
              * @description Of orders: those that are completed now.
              */
             completed: number;
-            /**
-             * @description The code of most failed calls, or why there was no connection.
-             * @example connection refused
-             */
+            /** @description The code of most failed calls, or why there was no connection. */
             detail?: string;
-            /**
-             * @description The host that failed.
-             * @example payments.internal
-             */
+            /** @description The host that failed. */
             host?: string;
             /** @description More orders may have waited. */
             more: boolean;
@@ -1728,12 +1624,7 @@ export interface components {
              * @description When the circuit breaker opened. Times between which it was closed for less than a minute are one outage.
              */
             since: string;
-            /**
-             * @description At which steps. A route of a charge follows it after a space.
-             * @example [
-             *       "charge"
-             *     ]
-             */
+            /** @description At which steps. A route of a charge follows it after a space. */
             steps: string[];
             /**
              * Format: int64
@@ -1747,10 +1638,7 @@ export interface components {
             until: string;
         };
         Erasure: {
-            /**
-             * @description Who requested it.
-             * @example token:privacy
-             */
+            /** @description Who requested it. */
             actor: string;
             /**
              * Format: date-time
@@ -1766,17 +1654,11 @@ export interface components {
             /**
              * Format: int32
              * @description Number of orders that were erased.
-             * @example 3
              */
             orders: number;
-            /**
-             * @description What the customer id was replaced by. It is random.
-             * @example erased_5c1f6f0c9c1e4a0f8a53c4f4b9f7f3f2
-             */
+            /** @description What the customer id was replaced by. It is random. */
             pseudonym: string;
-            /** @example request 4711 of 2026-11-26 */
             reason: string;
-            /** @example erasure-4711 */
             requestId: string;
             /** Format: date-time */
             requestedAt: string;
@@ -1784,22 +1666,13 @@ export interface components {
             sent?: components["schemas"]["SentData"];
         };
         ErasureBody: {
-            /**
-             * @description The customer. It is not stored with the request.
-             * @example customer-9
-             */
+            /** @description The customer. It is not stored with the request. */
             customerId: string;
             /** @description For whom the request is made; recorded beside the caller. Requires the role delegate. */
             onBehalfOf?: string;
-            /**
-             * @description Why. It is kept, so it must not name the customer.
-             * @example request 4711 of 2026-11-26
-             */
+            /** @description Why. It is kept, so it must not name the customer. */
             reason: string;
-            /**
-             * @description A name for this request. It must not name the customer. Required, here or as Idempotency-Key.
-             * @example erasure-4711
-             */
+            /** @description A name for this request. It must not name the customer. Required, here or as Idempotency-Key. */
             requestId?: string;
         } & {
             [key: string]: unknown;
@@ -1808,10 +1681,7 @@ export interface components {
             erasures: components["schemas"]["Erasure"][];
         };
         ErrorGroup: {
-            /**
-             * @description The failure code, or the hold reason up to a colon; usable as a filter for orders. With retry, the most frequent reason.
-             * @example card_declined
-             */
+            /** @description The failure code, or the hold reason up to a colon; usable as a filter for orders. With retry, the most frequent reason. */
             code: string;
             /** @description The newest order. */
             example: components["schemas"]["OrderError"];
@@ -1857,69 +1727,42 @@ export interface components {
             more: boolean;
         };
         Event: {
-            /**
-             * @description Cursor to continue after this event.
-             * @example 29411432.17
-             */
+            /** @description Cursor to continue after this event. */
             cursor: string;
             data: components["schemas"]["EventData"];
-            /**
-             * @description Unique ID. A repeated event has the same one, and no other event has it, even after a backup was restored.
-             * @example evt_1042_5_660e29dbaab52
-             */
+            /** @description Unique ID. A repeated event has the same one, and no other event has it, even after a backup was restored. */
             id: string;
             /**
              * Format: date-time
              * @description When it happened, by the clock of the database.
              */
             timestamp: string;
-            /**
-             * @description What happened. docs/events.md lists the types; newer versions may add more.
-             * @example order.completed
-             */
+            /** @description What happened. docs/events.md lists the types; newer versions may add more. */
             type: string;
         };
         EventData: {
-            /**
-             * @description Principal that requested it. Absent if the service acted by itself.
-             * @example token:support
-             */
+            /** @description Principal that requested it. Absent if the service acted by itself. */
             actor?: string;
-            /**
-             * @description Amount of the order, a decimal.
-             * @example 9.99
-             */
+            /** @description Amount of the order, a decimal. */
             amount?: string;
             /**
              * Format: int32
              * @description Number of the capture that the event is about.
              */
             capture?: number;
-            /**
-             * @description Amount of that capture, a decimal.
-             * @example 2.50
-             */
+            /** @description Amount of that capture, a decimal. */
             captureAmount?: string;
             /**
              * Format: int64
              * @description Change of the stock, in units.
              */
             change?: number;
-            /**
-             * @description ISO 4217.
-             * @example USD
-             */
+            /** @description ISO 4217. */
             currency?: string;
             customerId?: string;
-            /**
-             * @description Status before the event.
-             * @example confirming
-             */
+            /** @description Status before the event. */
             from?: string;
-            /**
-             * @description Item that was ordered, or whose stock changed. Absent if the order has lines.
-             * @example widget
-             */
+            /** @description Item that was ordered, or whose stock changed. Absent if the order has lines. */
             item?: string;
             /** @description Lines of the order, if it has any. Absent if the lines of an event are longer than 4 kB. */
             lines?: components["schemas"]["EventLine"][];
@@ -1930,15 +1773,11 @@ export interface components {
              * @description Units on hand after the event.
              */
             onHand?: number;
-            /**
-             * @description Order that the event is about.
-             * @example order-123
-             */
+            /** @description Order that the event is about. */
             orderId?: string;
             /**
              * Format: int32
              * @description Number of units ordered, of all items.
-             * @example 1
              */
             quantity?: number;
             /** @description Reason. A long one is truncated. */
@@ -1948,28 +1787,18 @@ export interface components {
              * @description Number of the refund that the event is about.
              */
             refund?: number;
-            /**
-             * @description Amount of that refund, a decimal.
-             * @example 2.50
-             */
+            /** @description Amount of that refund, a decimal. */
             refundAmount?: string;
             /** @description Lines that the refund is about, if it says so. Absent if they are longer than 4 kB. */
             refundLines?: components["schemas"]["RefundLine"][];
-            /**
-             * @description Provider of the charge, by its name in the policy, if the policy has several: when the order is completed, and when it falls back to this route.
-             * @example cards
-             */
+            /** @description Provider of the charge, by its name in the policy, if the policy has several: when the order is completed, and when it falls back to this route. */
             route?: string;
             /**
              * Format: int64
              * @description Position in the history of the order: 1, 2, 3 …
-             * @example 5
              */
             seq?: number;
-            /**
-             * @description Status after the event.
-             * @example completed
-             */
+            /** @description Status after the event. */
             status?: string;
             /** @description What was done, as in the history, if the status does not say it. */
             verb?: string;
@@ -1983,19 +1812,12 @@ export interface components {
              * @description Number of the void that the event is about.
              */
             void?: number;
-            /**
-             * @description Amount of that void, a decimal.
-             * @example 2.50
-             */
+            /** @description Amount of that void, a decimal. */
             voidAmount?: string;
         };
         EventLine: {
-            /**
-             * @description Of the whole line, a decimal.
-             * @example 9.99
-             */
+            /** @description Of the whole line, a decimal. */
             amount?: string;
-            /** @example widget */
             item: string;
             /** @description Absent for an item. */
             kind?: string;
@@ -2006,24 +1828,17 @@ export interface components {
             events: components["schemas"]["Event"][];
             /** @description More events are available now. */
             more: boolean;
-            /**
-             * @description Continue here.
-             * @example 29411432.17
-             */
+            /** @description Continue here. */
             nextCursor: string;
         };
         Failure: {
-            /** @example out_of_stock */
             code: string;
             detail?: string;
             /** @enum {string} */
             step?: "charge" | "reserve" | "confirm";
         };
         FieldError: {
-            /**
-             * @description A code for programs.
-             * @example too_many_fraction_digits
-             */
+            /** @description A code for programs. */
             code: string;
             /**
              * Format: int32
@@ -2041,10 +1856,7 @@ export interface components {
             line?: number;
             /** @description The parameter of the path or the query string. */
             parameter?: string;
-            /**
-             * @description The field of the body, as a JSON pointer (RFC 6901).
-             * @example /amount
-             */
+            /** @description The field of the body, as a JSON pointer (RFC 6901). */
             pointer?: string;
             /** @description In a conflict: the value in this request. */
             sent?: string;
@@ -2083,29 +1895,19 @@ export interface components {
         Incident: {
             /** @description Of a webhook endpoint. */
             description?: string;
-            /**
-             * @description With provider_failing, the code of most failed calls, or why there was no connection; and that of the last one, if it is another. With operations_waiting, the most frequent code. Of a webhook endpoint, its last failure, or why it is disabled. With books_wrong, the checks that failed; with books_differ, the providers.
-             * @example connection refused
-             */
+            /** @description With provider_failing, the code of most failed calls, or why there was no connection; and that of the last one, if it is another. With operations_waiting, the most frequent code. Of a webhook endpoint, its last failure, or why it is disabled. With books_wrong, the checks that failed; with books_differ, the providers. */
             detail?: string;
-            /**
-             * @description Of a webhook endpoint.
-             * @example whe_1
-             */
+            /** @description Of a webhook endpoint. */
             endpointId?: string;
             /**
              * Format: int64
              * @description Of a webhook endpoint: events that it has not got yet, counted to 10000.
              */
             events?: number;
-            /**
-             * @description With provider_failing: the host that fails. Several are separated by commas.
-             * @example payments.internal
-             */
+            /** @description With provider_failing: the host that fails. Several are separated by commas. */
             host?: string;
             /**
              * @description provider_failing: the circuit breaker of a step is not closed, and orders wait for it or a call failed within half a minute; its orders are retried by themselves, as long as their retries and their budget last. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. operations_waiting: refunds, captures or voids are open after three calls or more; they are retried, except with the reason outcome_unknown: a person has to look. replica_lost: a replica has ended or lost the database without saying so; others take over its orders. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint. books_wrong: the newest verification found errors in the books. books_differ: the newest comparison with a provider found differences.
-             * @example provider_failing
              * @enum {string}
              */
             kind: "provider_failing" | "overdue" | "attention" | "approval" | "operations_waiting" | "replica_lost" | "webhook_failing" | "webhook_disabled" | "books_wrong" | "books_differ";
@@ -2131,15 +1933,9 @@ export interface components {
              * @description With provider_failing: the policy under which it began to fail first.
              */
             policy?: number;
-            /**
-             * @description With attention: the holdReason, up to a colon. With operations_waiting: outcome_unknown, or absent.
-             * @example retries_exhausted
-             */
+            /** @description With attention: the holdReason, up to a colon. With operations_waiting: outcome_unknown, or absent. */
             reason?: string;
-            /**
-             * @description With replica_lost: its name.
-             * @example shop-1:4711
-             */
+            /** @description With replica_lost: its name. */
             replica?: string;
             /** @description With provider_failing: of a charge with several routes. */
             route?: string;
@@ -2174,7 +1970,6 @@ export interface components {
             available: number | null;
             /** @description Unknown fields of the request, which had no effect. */
             ignoredFields?: string[];
-            /** @example widget */
             item: string;
             /**
              * Format: int64
@@ -2206,7 +2001,6 @@ export interface components {
         };
         Line: {
             amount?: components["schemas"]["SignedDecimal"];
-            /** @example widget */
             item: string;
             /**
              * @description Absent for an item.
@@ -2219,15 +2013,9 @@ export interface components {
             [key: string]: unknown;
         };
         LineInput: {
-            /**
-             * @description Of the whole line, with the digits of the order's amount. Either all lines have one or none, and their sum is the order's amount. Lines that are no items require it.
-             * @example 49.95
-             */
+            /** @description Of the whole line, with the digits of the order's amount. Either all lines have one or none, and their sum is the order's amount. Lines that are no items require it. */
             amount?: components["schemas"]["SignedDecimal"] | number;
-            /**
-             * @description What is ordered, or the name of another kind of line. The same rules apply as for orderId.
-             * @example widget
-             */
+            /** @description What is ordered, or the name of another kind of line. The same rules apply as for orderId. */
             item: string;
             /**
              * @description Only items have stock, and one line at least is an item, the default. Only a discount is negative.
@@ -2244,79 +2032,48 @@ export interface components {
             /**
              * Format: int32
              * @description The line, counted from 1 in the order of the order.
-             * @example 2
              */
             line: number;
             /**
              * Format: int32
              * @description How many of its units.
-             * @example 1
              */
             quantity: number;
             /** @description Return these units to stock at once, whatever the outcome of the refund. */
             restock?: boolean;
         };
         Money: {
-            /**
-             * @description Authorized and not captured yet.
-             * @example 0.00
-             */
+            /** @description Authorized and not captured yet. */
             authorized: string;
-            /**
-             * @description The sum of the charges, also of those that were undone, and of authorizations. A charge that was undone while nothing showed that it had happened does not count, nor its undo.
-             * @example 99.99
-             */
+            /** @description The sum of the charges, also of those that were undone, and of authorizations. A charge that was undone while nothing showed that it had happened does not count, nor its undo. */
             charged: string;
-            /**
-             * @description The amounts of open disputes, which are part of kept.
-             * @example 0.00
-             */
+            /** @description The amounts of open disputes, which are part of kept. */
             disputed: string;
-            /**
-             * @description Captured, and neither refunded nor lost.
-             * @example 90.00
-             */
+            /** @description Captured, and neither refunded nor lost. */
             kept: string;
-            /**
-             * @description The amounts of lost disputes, which the provider took back.
-             * @example 0.00
-             */
+            /** @description The amounts of lost disputes, which the provider took back. */
             lost: string;
-            /**
-             * @description The sum of the refunds that succeeded, and of the charges that were undone.
-             * @example 9.99
-             */
+            /** @description The sum of the refunds that succeeded, and of the charges that were undone. */
             refunded: string;
-            /**
-             * @description Authorized by completed orders, and given up or ended.
-             * @example 0.00
-             */
+            /** @description Authorized by completed orders, and given up or ended. */
             voided: string;
         };
         MoneyMovement: {
-            /**
-             * @description Negative if it went back.
-             * @example -9.99
-             */
+            /** @description Negative if it went back. */
             amount: string;
             /**
              * Format: date-time
              * @description When it moved. A dispute counts from when it was lost.
              */
             at: string;
-            /** @example USD */
             currency: string;
             /**
              * @description charge: of a charge that was captured as a whole. capture: a part of an authorization. undo: a charge was given back, because the order did not complete. refund: on request.
              * @enum {string}
              */
             kind: "charge" | "capture" | "undo" | "refund" | "dispute_lost";
-            /** @example order-123 */
             orderId: string;
-            /**
-             * @description The provider's name for it, or for the dispute.
-             * @example re_42
-             */
+            /** @description The provider's name for it, or for the dispute. */
             reference?: string;
         };
         MoneyMovementPage: {
@@ -2325,49 +2082,24 @@ export interface components {
             nextCursor?: string;
         };
         MoneyTotal: {
-            /**
-             * @description Authorized and not captured yet.
-             * @example 0.00
-             */
+            /** @description Authorized and not captured yet. */
             authorized: string;
-            /**
-             * @description The sum of the charges, also of those that were undone, and of authorizations. A charge that was undone while nothing showed that it had happened does not count, nor its undo.
-             * @example 99.99
-             */
+            /** @description The sum of the charges, also of those that were undone, and of authorizations. A charge that was undone while nothing showed that it had happened does not count, nor its undo. */
             charged: string;
-            /** @example USD */
             currency: string;
-            /**
-             * @description The amounts of open disputes, which are part of kept.
-             * @example 0.00
-             */
+            /** @description The amounts of open disputes, which are part of kept. */
             disputed: string;
-            /**
-             * @description Captured, and neither refunded nor lost.
-             * @example 90.00
-             */
+            /** @description Captured, and neither refunded nor lost. */
             kept: string;
-            /**
-             * @description The amounts of lost disputes, which the provider took back.
-             * @example 0.00
-             */
+            /** @description The amounts of lost disputes, which the provider took back. */
             lost: string;
-            /**
-             * @description The sum of the refunds that succeeded, and of the charges that were undone.
-             * @example 9.99
-             */
+            /** @description The sum of the refunds that succeeded, and of the charges that were undone. */
             refunded: string;
-            /**
-             * @description Authorized by completed orders, and given up or ended.
-             * @example 0.00
-             */
+            /** @description Authorized by completed orders, and given up or ended. */
             voided: string;
         };
         Movement: {
-            /**
-             * @description Who requested it, as in the history of an order.
-             * @example token:warehouse
-             */
+            /** @description Who requested it, as in the history of an order. */
             actor: string;
             /** Format: date-time */
             at: string;
@@ -2389,10 +2121,7 @@ export interface components {
              */
             onHand: number;
             reason?: string;
-            /**
-             * @description The requestId of the request, or a generated one.
-             * @example count-1
-             */
+            /** @description The requestId of the request, or a generated one. */
             requestId: string;
             /**
              * Format: int64
@@ -2410,27 +2139,16 @@ export interface components {
             action?: {
                 [key: string]: unknown;
             };
-            /**
-             * @description The verbs that currently apply to the order, or to a refund, capture or void of it.
-             * @example [
-             *       "refund"
-             *     ]
-             */
+            /** @description The verbs that currently apply to the order, or to a refund, capture or void of it. */
             allowedActions: string[];
-            /**
-             * @description The amount, with the fraction digits of its currency.
-             * @example 99.99
-             */
+            /** @description The amount, with the fraction digits of its currency. */
             amount: components["schemas"]["Decimal"];
             /**
              * @description What happens at approvalUntil if nobody decides before. Absent unless the order waits for approval, and in problems.
              * @enum {string}
              */
             approvalOnTimeout?: "cancel" | "approve";
-            /**
-             * @description The conditions of the rule of the policy for which the order waits for approval, in words.
-             * @example amount over 500 USD
-             */
+            /** @description The conditions of the rule of the policy for which the order waits for approval, in words. */
             approvalRule?: string;
             /**
              * Format: date-time
@@ -2460,10 +2178,7 @@ export interface components {
             completeBy?: string;
             /** Format: date-time */
             createdAt: string;
-            /**
-             * @description ISO 4217.
-             * @example USD
-             */
+            /** @description ISO 4217. */
             currency: string;
             /** @description As given with the first request. */
             customerId?: string;
@@ -2492,10 +2207,7 @@ export interface components {
             ignoredFields?: string[];
             /** @description A call was made, and its outcome is not known yet. */
             inDoubt?: boolean;
-            /**
-             * @description Absent if the order has lines.
-             * @example widget
-             */
+            /** @description Absent if the order has lines. */
             item?: string;
             /** @description What was ordered, if it was not one item. */
             lines?: components["schemas"]["Line"][];
@@ -2505,10 +2217,7 @@ export interface components {
             };
             /** @description What was charged and refunded of it. Only in lists that asked for it, and absent if it was never charged. */
             money?: components["schemas"]["Money"];
-            /**
-             * @description The caller's name for the order.
-             * @example order-123
-             */
+            /** @description The caller's name for the order. */
             orderId: string;
             /**
              * Format: int32
@@ -2539,7 +2248,6 @@ export interface components {
             /**
              * Format: int32
              * @description Raised by every write to the order; also its ETag.
-             * @example 4
              */
             seq: number;
             /**
@@ -2547,7 +2255,6 @@ export interface components {
              * @description The order does not start before this time.
              */
             startAt?: string;
-            /** @example completed */
             status: components["schemas"]["Status"];
             /**
              * Format: date-time
@@ -2570,7 +2277,6 @@ export interface components {
         OrderError: {
             /** @description Detail of its failure, or the reason of its hold. */
             detail?: string;
-            /** @example order-123 */
             orderId: string;
         };
         OrderPage: {
@@ -2642,10 +2348,7 @@ export interface components {
             overdueSeconds: number;
             /** @description Steps for which replicas have called providers in the last minute, added up. */
             providerSteps: components["schemas"]["ProviderStep"][];
-            /**
-             * @description Name of the replica that answers.
-             * @example shop-1:4711
-             */
+            /** @description Name of the replica that answers. */
             replica: string;
             /** @description The replicas connected to the database. */
             replicas: components["schemas"]["Replica"][];
@@ -2674,19 +2377,13 @@ export interface components {
              * @description When it was last activated.
              */
             activatedAt?: string;
-            /**
-             * @description Who activated it.
-             * @example token:operations
-             */
+            /** @description Who activated it. */
             activatedBy?: string;
             /** @description New orders start with it. */
             active: boolean;
             /** Format: date-time */
             createdAt: string;
-            /**
-             * @description Who stored it: serve, or an actor as in the history of an order.
-             * @example token:operations
-             */
+            /** @description Who stored it: serve, or an actor as in the history of an order. */
             createdBy: string;
             /** @description True for a dry run: nothing was done. */
             dryRun?: boolean;
@@ -2696,10 +2393,7 @@ export interface components {
             onBehalfOf?: string;
             /** @description Why. */
             reason?: string;
-            /**
-             * @description The source, as stored. Not in lists.
-             * @example completeWithin: 48h
-             */
+            /** @description The source, as stored. Not in lists. */
             source?: string;
             /** @description The executor of each step. Absent if the replica that answers cannot run this version, or has not read it yet. */
             steps?: components["schemas"]["PolicyExecutors"];
@@ -2734,7 +2428,6 @@ export interface components {
             /**
              * Format: uri-reference
              * @description A page that explains the code.
-             * @example /problems/order_conflict
              */
             type: string;
         };
@@ -2744,10 +2437,7 @@ export interface components {
          */
         ProblemCode: "malformed_json" | "unauthenticated" | "forbidden" | "too_many_requests" | "request_timeout" | "body_too_large" | "unsupported_media_type" | "invalid_input" | "invalid_policy" | "invalid_parameter" | "invalid_idempotency_key" | "cross_origin" | "misdirected_request" | "other_cell" | "tls_required" | "quarantined" | "bad_signature" | "not_found" | "unknown_route" | "method_not_allowed" | "cursor_expired" | "order_forgotten" | "order_conflict" | "confirm_in_doubt" | "outcome_unknown" | "still_undoing" | "policy_switch_refused" | "busy" | "already_answered" | "no_late_undo" | "not_called" | "other_step" | "other_generation" | "retried_before" | "payment_method_in_use" | "own_order" | "refund_too_large" | "capture_too_large" | "capture_open" | "no_capture_url" | "restock_too_large" | "no_refund_url" | "customer_erased" | "orders_open" | "no_charge_operation" | "not_applicable" | "idempotency_key_reused" | "stock_too_low" | "stock_too_high" | "too_many_endpoints" | "delivery_finished" | "precondition_failed" | "precondition_required" | "overloaded" | "stopping" | "unavailable" | "issuer_unavailable" | "internal";
         ProcessBody: {
-            /**
-             * @description From 0 to 999999999999999, with no more fraction digits than the currency has; exact to the last digit. A string or a number; many clients round large numbers before sending them.
-             * @example 99.99
-             */
+            /** @description From 0 to 999999999999999, with no more fraction digits than the currency has; exact to the last digit. A string or a number; many clients round large numbers before sending them. */
             amount: components["schemas"]["Decimal"] | components["schemas"]["Number"];
             /**
              * Format: date-time
@@ -2760,10 +2450,7 @@ export interface components {
             currency?: string;
             /** @description The customer. Sent to providers, and usable in policy rules. */
             customerId?: string;
-            /**
-             * @description What is ordered; or use lines. The same rules apply as for orderId.
-             * @example widget
-             */
+            /** @description What is ordered; or use lines. The same rules apply as for orderId. */
             item?: string;
             /** @description What is ordered, if it is more than one item. The order gets all of them or none. One line without an amount is the same as item and quantity. */
             lines?: components["schemas"]["LineInput"][];
@@ -2771,10 +2458,7 @@ export interface components {
             metadata?: {
                 [key: string]: string;
             };
-            /**
-             * @description The name of the order. Any visible Unicode text: no leading or trailing white space, no white space other than U+0020, and no control, invisible, private-use or unassigned characters. Not just a dot, two dots or a slash.
-             * @example order-123
-             */
+            /** @description The name of the order. Any visible Unicode text: no leading or trailing white space, no white space other than U+0020, and no control, invisible, private-use or unassigned characters. Not just a dot, two dots or a slash. */
             orderId: string;
             /** @description The payment method, in the terms of the provider. Never logged or returned. */
             paymentMethod?: string;
@@ -2814,7 +2498,6 @@ export interface components {
             /**
              * Format: int32
              * @description The HTTP status that a request with this order alone would get.
-             * @example 200
              */
             status: number;
         };
@@ -2829,15 +2512,9 @@ export interface components {
              * @description When the breaker opened. Absent if it is closed.
              */
             failingSince?: string;
-            /**
-             * @description While the breaker is not closed: the code of most failed calls, or why there was no connection; and that of the last one, if it is another.
-             * @example connection refused
-             */
+            /** @description While the breaker is not closed: the code of most failed calls, or why there was no connection; and that of the last one, if it is another. */
             failure?: string;
-            /**
-             * @description The host that is called.
-             * @example payments.internal
-             */
+            /** @description The host that is called. */
             host?: string;
             /**
              * Format: int64
@@ -2877,7 +2554,6 @@ export interface components {
             /**
              * Format: date-time
              * @description Only deliveries last attempted at or after this time (RFC 3339).
-             * @example 2026-11-20T00:00:00Z
              */
             since: string;
         } & {
@@ -2895,10 +2571,7 @@ export interface components {
             recovered: number;
         };
         Refund: {
-            /**
-             * @description A decimal.
-             * @example 12.50
-             */
+            /** @description A decimal. */
             amount: string;
             /** @description Why it is not done, for programs. step_result: a person reported the outcome. authorization_expired: nothing was left, so a void is done. */
             code?: string;
@@ -2939,24 +2612,15 @@ export interface components {
             state: "pending" | "in_doubt" | "accepted" | "done" | "failed";
         };
         RefundBody: {
-            /**
-             * @description How much; more than 0. Defaults to all that is left.
-             * @example 12.5
-             */
+            /** @description How much; more than 0. Defaults to all that is left. */
             amount?: components["schemas"]["Decimal"] | components["schemas"]["Number"];
             /** @description For an order with lines: what is refunded. Without an amount, the refund is of their amounts. Refunds of all units of a line add up to its amount; those of some are rounded half up. */
             lines?: components["schemas"]["LineUnits"][];
             /** @description For whom the request is made; recorded beside the caller. Requires the role delegate. */
             onBehalfOf?: string;
-            /**
-             * @description Why; recorded in the history, and sent to an http provider.
-             * @example one is broken
-             */
+            /** @description Why; recorded in the history, and sent to an http provider. */
             reason: string;
-            /**
-             * @description A name for this refund, so that it is done once. Required, here or as Idempotency-Key.
-             * @example ticket-4712
-             */
+            /** @description A name for this refund, so that it is done once. Required, here or as Idempotency-Key. */
             requestId?: string;
             /**
              * Format: int32
@@ -2967,12 +2631,8 @@ export interface components {
             [key: string]: unknown;
         };
         RefundLine: {
-            /**
-             * @description Of the whole line, a decimal.
-             * @example 9.99
-             */
+            /** @description Of the whole line, a decimal. */
             amount?: string;
-            /** @example widget */
             item: string;
             /** @description Absent for an item. */
             kind?: string;
@@ -2987,15 +2647,9 @@ export interface components {
             restock?: boolean;
         };
         RefusedOrder: {
-            /**
-             * @description Who requested it.
-             * @example token:support
-             */
+            /** @description Who requested it. */
             actor: string;
-            /**
-             * @description Of the order. Absent if there is none.
-             * @example 99.99
-             */
+            /** @description Of the order. Absent if there is none. */
             amount?: string;
             /**
              * Format: date-time
@@ -3003,20 +2657,13 @@ export interface components {
              */
             at: string;
             code?: components["schemas"]["ProblemCode"];
-            /**
-             * @description ISO 4217.
-             * @example USD
-             */
+            /** @description ISO 4217. */
             currency?: string;
             /** @description Why the verb was not applied. */
             detail?: string;
-            /** @example order-123 */
             orderId: string;
             reason?: string;
-            /**
-             * @description The verb of the last request.
-             * @example retry
-             */
+            /** @description The verb of the last request. */
             verb: string;
         };
         Replica: {
@@ -3025,10 +2672,7 @@ export interface components {
              * @description Number of connections to the database.
              */
             connections: number;
-            /**
-             * @description Host name and process id, and the application name of its connections if the database URL sets one.
-             * @example shop-1:4711
-             */
+            /** @description Host name and process id, and the application name of its connections if the database URL sets one. */
             name: string;
             /**
              * Format: date-time
@@ -3051,15 +2695,9 @@ export interface components {
             totals: components["schemas"]["RequestTotal"][];
         };
         RequestTotal: {
-            /**
-             * @description The sum of the orders, or of the refunds if they were requested.
-             * @example 128.50
-             */
+            /** @description The sum of the orders, or of the refunds if they were requested. */
             amount: string;
-            /**
-             * @description ISO 4217.
-             * @example USD
-             */
+            /** @description ISO 4217. */
             currency: string;
             /** Format: int64 */
             orders: number;
@@ -3070,15 +2708,9 @@ export interface components {
             state: "done" | "failed" | "in_progress" | "waiting" | "held";
         };
         RequestedOrder: {
-            /**
-             * @description Who requested it.
-             * @example token:support
-             */
+            /** @description Who requested it. */
             actor: string;
-            /**
-             * @description Of the order, or of the refund.
-             * @example 99.99
-             */
+            /** @description Of the order, or of the refund. */
             amount: string;
             /**
              * Format: date-time
@@ -3087,27 +2719,19 @@ export interface components {
             at: string;
             /** @description Why the order or the refund failed, or why the order is held. */
             code?: string;
-            /**
-             * @description ISO 4217.
-             * @example USD
-             */
+            /** @description ISO 4217. */
             currency: string;
             detail?: string;
             /** @enum {string} */
             hold?: "retry" | "callback" | "scheduled" | "queued" | "approval" | "paused" | "attention";
             /** @description On whose behalf, as stated by the actor. */
             onBehalfOf?: string;
-            /** @example order-123 */
             orderId: string;
             reason?: string;
             /** @enum {string} */
             state: "done" | "failed" | "in_progress" | "waiting" | "held";
-            /** @example completed */
             status: components["schemas"]["Status"];
-            /**
-             * @description The last verb that was applied with this requestId.
-             * @example retry
-             */
+            /** @description The last verb that was applied with this requestId. */
             verb: string;
         };
         RetryBody: {
@@ -3148,14 +2772,10 @@ export interface components {
             [key: string]: unknown;
         };
         SearchMatch: {
-            /**
-             * @description With metadata: the key of the value that matched. With word and part: what the term is a part of, such as customerId, chargeReference or metadata.email.
-             * @example email
-             */
+            /** @description With metadata: the key of the value that matched. With word and part: what the term is a part of, such as customerId, chargeReference or metadata.email. */
             key?: string;
             /**
              * @description What matched.
-             * @example chargeReference
              * @enum {string}
              */
             matched: "orderId" | "orderIdPrefix" | "customerId" | "chargeReference" | "reservationReference" | "refundReference" | "disputeReference" | "disputeCharge" | "metadata" | "amount" | "word" | "part";
@@ -3165,7 +2785,6 @@ export interface components {
             /**
              * Format: int32
              * @description Number of orders that were looked inside, newest first. Absent if an order has the term as it is.
-             * @example 10000
              */
             looked?: number;
             /**
@@ -3174,12 +2793,7 @@ export interface components {
              */
             lookedSince?: string;
             matches: components["schemas"]["SearchMatch"][];
-            /**
-             * @description If no order has the term as it is: the metadata keys whose values were searched, as pawl migrate search-keys set them.
-             * @example [
-             *       "email"
-             *     ]
-             */
+            /** @description If no order has the term as it is: the metadata keys whose values were searched, as pawl migrate search-keys set them. */
             metadataKeys: string[];
             /** @description Other orders match, too. A longer term finds fewer; the filters of listOrders have pages. */
             more: boolean;
@@ -3200,11 +2814,9 @@ export interface components {
             webhookEndpoints: components["schemas"]["SentToEndpoint"][];
         };
         SentToEndpoint: {
-            /** @example whe_1 */
             id: string;
             /** Format: int64 */
             orders: number;
-            /** @example https://shop.example/pawl */
             url: string;
         };
         SentToProvider: {
@@ -3213,13 +2825,9 @@ export interface components {
             /**
              * Format: int32
              * @description The version of the policy.
-             * @example 3
              */
             policy: number;
-            /**
-             * @description The executor and the address of the step.
-             * @example http https://pay.example/charge
-             */
+            /** @description The executor and the address of the step. */
             provider?: string;
             /** @description Of a charge with several providers. */
             route?: string;
@@ -3229,10 +2837,7 @@ export interface components {
         SetInventoryBody: {
             /** @description For whom the request is made; recorded beside the caller. Requires the role delegate. */
             onBehalfOf?: string;
-            /**
-             * Format: int64
-             * @example 12
-             */
+            /** Format: int64 */
             onHand: number;
             /** @description Why; recorded with the change. */
             reason?: string;
@@ -3241,18 +2846,12 @@ export interface components {
         } & {
             [key: string]: unknown;
         };
-        /**
-         * @description A decimal number as a string, so that it is not rounded.
-         * @example -5.00
-         */
+        /** @description A decimal number as a string, so that it is not rounded. */
         SignedDecimal: string;
         SkipBody: {
             /** @description For whom the request is made; recorded beside the caller. Requires the role delegate. */
             onBehalfOf?: string;
-            /**
-             * @description Why; recorded with the delivery.
-             * @example entered by hand
-             */
+            /** @description Why; recorded with the delivery. */
             reason: string;
             /** @description A name for this request, so that it is done once. */
             requestId?: string;
@@ -3261,7 +2860,6 @@ export interface components {
         };
         /**
          * @description The status of the order. completed, failed and canceled are final.
-         * @example completed
          * @enum {string}
          */
         Status: "pending" | "charging" | "reserving" | "confirming" | "completed" | "releasing" | "refunding" | "failed" | "canceled";
@@ -3294,10 +2892,7 @@ export interface components {
              * @enum {string}
              */
             outcome: "done" | "refused" | "not_done";
-            /**
-             * @description How you know; recorded in the history.
-             * @example seen in the dashboard
-             */
+            /** @description How you know; recorded in the history. */
             reason: string;
             /** @description The provider's name for the effect. */
             reference?: string;
@@ -3322,10 +2917,7 @@ export interface components {
             [key: string]: unknown;
         };
         StepState: {
-            /**
-             * @description The step has taken effect, which was not undone.
-             * @example true
-             */
+            /** @description The step has taken effect, which was not undone. */
             completed: boolean;
             /** @description With undone: nothing has shown whether the step took effect. A reference of the undo of a charge does. */
             inDoubt?: boolean;
@@ -3343,10 +2935,7 @@ export interface components {
             movements: components["schemas"]["Movement"][];
         };
         StorePolicyBody: {
-            /**
-             * @description The policy in YAML, as in a file for serve --policy.
-             * @example completeWithin: 48h
-             */
+            /** @description The policy in YAML, as in a file for serve --policy. */
             source: string;
         } & {
             [key: string]: unknown;
@@ -3381,28 +2970,17 @@ export interface components {
              * @description Number of charges and other effects at these providers that are not Pawl's.
              */
             others: number;
-            /**
-             * @description With which providers.
-             * @example [
-             *       "charge=https://payments.example.com"
-             *     ]
-             */
+            /** @description With which providers. */
             providers?: string[];
             /** Format: date-time */
             startedAt: string;
-            /** @example token:operations */
             startedBy: string;
             /**
              * @description failed: it could not read everything, or its process ended.
              * @enum {string}
              */
             state: "running" | "done" | "failed";
-            /**
-             * @description The checks that failed, not counting warnings.
-             * @example [
-             *       "stock"
-             *     ]
-             */
+            /** @description The checks that failed, not counting warnings. */
             wrong: string[];
         };
         TestOutcome: {
@@ -3414,10 +2992,7 @@ export interface components {
             delivered: boolean;
             /** @description Why there was no response. */
             error?: string;
-            /**
-             * @description The id of the event, and the webhook-id of the request.
-             * @example evt_test_4xq7m2kd
-             */
+            /** @description The id of the event, and the webhook-id of the request. */
             eventId: string;
             /**
              * Format: int64
@@ -3431,10 +3006,7 @@ export interface components {
             status?: number;
         };
         Transition: {
-            /**
-             * @description Who did it: token:NAME, oidc:ISSUER#SUBJECT, or system for the service itself. local or anonymous: a caller on this or another machine, while no token was required.
-             * @example system
-             */
+            /** @description Who did it: token:NAME, oidc:ISSUER#SUBJECT, or system for the service itself. local or anonymous: a caller on this or another machine, while no token was required. */
             actor: string;
             /** Format: date-time */
             at: string;
@@ -3443,10 +3015,7 @@ export interface components {
              * @description The fencing token of the writer.
              */
             fence: number;
-            /**
-             * @description Absent in the first row.
-             * @example charging
-             */
+            /** @description Absent in the first row. */
             from?: components["schemas"]["Status"];
             /** @description On whose behalf, as stated by the actor. */
             onBehalfOf?: string;
@@ -3461,15 +3030,9 @@ export interface components {
              * @description Number of the row, without gaps.
              */
             seq: number;
-            /**
-             * @description Same as from if only something else changed.
-             * @example reserving
-             */
+            /** @description Same as from if only something else changed. */
             to: components["schemas"]["Status"];
-            /**
-             * @description The verb, if it was not a step.
-             * @example cancel
-             */
+            /** @description The verb, if it was not a step. */
             verb?: string;
         };
         UnfinishedOrder: {
@@ -3480,7 +3043,6 @@ export interface components {
              * @enum {string}
              */
             hold?: "retry" | "callback" | "scheduled" | "queued" | "approval" | "paused" | "attention";
-            /** @example order-123 */
             orderId: string;
             status: components["schemas"]["Status"];
         };
@@ -3504,21 +3066,13 @@ export interface components {
             done: number;
             /** @description Why it could not read everything, or with done, not the books of all providers; for people. Absent if its process ended. */
             failure?: string;
-            /**
-             * @description Which providers a verification can compare the books with: those of the comparisons, and simulators that the active policy calls.
-             * @example [
-             *       "charge=https://payments.example.com"
-             *     ]
-             */
+            /** @description Which providers a verification can compare the books with: those of the comparisons, and simulators that the active policy calls. */
             providers?: string[];
             /** @description The newest report. Absent if there is none. */
             report?: components["schemas"]["VerificationReport"];
             /** Format: date-time */
             startedAt?: string;
-            /**
-             * @description Who requested it, as in the history of an order; shell:NAME is a user of the operating system.
-             * @example token:operations
-             */
+            /** @description Who requested it, as in the history of an order; shell:NAME is a user of the operating system. */
             startedBy?: string;
             /**
              * @description State of the newest verification. none: there is none. failed: it could not read everything, or its process ended, which says nothing about the books; see the log.
@@ -3542,23 +3096,14 @@ export interface components {
              * @description Number of rows checked.
              */
             checked: number;
-            /**
-             * @description The amounts by currency of violations of provider_again, provider_others and provider_uncounted, which no figure has.
-             * @example {
-             *       "USD": "99.99"
-             *     }
-             */
+            /** @description The amounts by currency of violations of provider_again, provider_others and provider_uncounted, which no figure has. */
             money?: {
                 [key: string]: string;
             };
-            /** @example completed */
             name: string;
             /** @description The first 20 violations. */
             offenders: components["schemas"]["VerificationOffender"][];
-            /**
-             * @description A sentence that is true if there are no violations.
-             * @example No effect happened twice under one key.
-             */
+            /** @description A sentence that is true if there are no violations. */
             proves: string;
             /** Format: int64 */
             violations: number;
@@ -3566,173 +3111,96 @@ export interface components {
             warning: boolean;
         };
         VerificationDay: {
-            /**
-             * @description Authorized and not captured yet.
-             * @example 0.00
-             */
+            /** @description Authorized and not captured yet. */
             authorized: string;
-            /**
-             * @description The sum of the charges, also of those that were undone, and of authorizations. A charge that was undone while nothing showed that it had happened does not count, nor its undo.
-             * @example 99.99
-             */
+            /** @description The sum of the charges, also of those that were undone, and of authorizations. A charge that was undone while nothing showed that it had happened does not count, nor its undo. */
             charged: string;
             /**
              * Format: int64
              * @description Number of charges.
              */
             charges: number;
-            /** @example USD */
             currency: string;
-            /** @example 2026-11-26 */
             day: string;
-            /**
-             * @description The amounts of open disputes, which are part of kept.
-             * @example 0.00
-             */
+            /** @description The amounts of open disputes, which are part of kept. */
             disputed: string;
             /**
              * Format: int64
              * @description Number of these orders that were forgotten. Lists do not have them.
              */
             forgotten: number;
-            /**
-             * @description Captured, and neither refunded nor lost.
-             * @example 90.00
-             */
+            /** @description Captured, and neither refunded nor lost. */
             kept: string;
-            /**
-             * @description The amounts of lost disputes, which the provider took back.
-             * @example 0.00
-             */
+            /** @description The amounts of lost disputes, which the provider took back. */
             lost: string;
             /**
              * Format: int64
              * @description Number of orders.
              */
             orders: number;
-            /**
-             * @description The sum of the refunds that succeeded, and of the charges that were undone.
-             * @example 9.99
-             */
+            /** @description The sum of the refunds that succeeded, and of the charges that were undone. */
             refunded: string;
-            /**
-             * @description The part of kept that belongs to orders that have not ended.
-             * @example 0.00
-             */
+            /** @description The part of kept that belongs to orders that have not ended. */
             underWay: string;
-            /**
-             * @description Authorized by completed orders, and given up or ended.
-             * @example 0.00
-             */
+            /** @description Authorized by completed orders, and given up or ended. */
             voided: string;
         };
         VerificationMoney: {
-            /**
-             * @description Authorized and not captured yet.
-             * @example 0.00
-             */
+            /** @description Authorized and not captured yet. */
             authorized: string;
-            /**
-             * @description The sum of the charges, also of those that were undone, and of authorizations. A charge that was undone while nothing showed that it had happened does not count, nor its undo.
-             * @example 99.99
-             */
+            /** @description The sum of the charges, also of those that were undone, and of authorizations. A charge that was undone while nothing showed that it had happened does not count, nor its undo. */
             charged: string;
             /**
              * Format: int64
              * @description Number of charges.
              */
             charges: number;
-            /** @example USD */
             currency: string;
-            /**
-             * @description The amounts of open disputes, which are part of kept.
-             * @example 0.00
-             */
+            /** @description The amounts of open disputes, which are part of kept. */
             disputed: string;
             /**
              * Format: int64
              * @description Number of these orders that were forgotten. Lists do not have them.
              */
             forgotten: number;
-            /**
-             * @description Captured, and neither refunded nor lost.
-             * @example 90.00
-             */
+            /** @description Captured, and neither refunded nor lost. */
             kept: string;
-            /**
-             * @description The amounts of lost disputes, which the provider took back.
-             * @example 0.00
-             */
+            /** @description The amounts of lost disputes, which the provider took back. */
             lost: string;
             /**
              * Format: int64
              * @description Number of orders.
              */
             orders: number;
-            /**
-             * @description The sum of the refunds that succeeded, and of the charges that were undone.
-             * @example 9.99
-             */
+            /** @description The sum of the refunds that succeeded, and of the charges that were undone. */
             refunded: string;
-            /**
-             * @description The part of kept that belongs to orders that have not ended.
-             * @example 0.00
-             */
+            /** @description The part of kept that belongs to orders that have not ended. */
             underWay: string;
-            /**
-             * @description Authorized by completed orders, and given up or ended.
-             * @example 0.00
-             */
+            /** @description Authorized by completed orders, and given up or ended. */
             voided: string;
         };
         VerificationMoved: {
-            /**
-             * @description Taken, by charges and captures. An authorization takes nothing.
-             * @example 99.99
-             */
+            /** @description Taken, by charges and captures. An authorization takes nothing. */
             captured: string;
-            /** @example USD */
             currency: string;
-            /**
-             * @description captured - undone - refunded - lost
-             * @example 90.00
-             */
+            /** @description captured - undone - refunded - lost */
             kept: string;
-            /**
-             * @description Lost in disputes, which counts from when they were lost.
-             * @example 0.00
-             */
+            /** @description Lost in disputes, which counts from when they were lost. */
             lost: string;
-            /**
-             * @description A day or a month, in UTC.
-             * @example 2026-11-26
-             */
+            /** @description A day or a month, in UTC. */
             period: string;
-            /**
-             * @description Given back, by requested refunds.
-             * @example 9.99
-             */
+            /** @description Given back, by requested refunds. */
             refunded: string;
-            /**
-             * @description Given back, because the order did not complete.
-             * @example 0.00
-             */
+            /** @description Given back, because the order did not complete. */
             undone: string;
         };
         VerificationOffender: {
             /** @description The order has changed since the report: this may be settled. The next verification tells. */
             changed?: boolean;
-            /**
-             * @description What is wrong, in words.
-             * @example charge of generation 0 happened 2 times
-             */
+            /** @description What is wrong, in words. */
             fault: string;
-            /** @example order-123 */
             id: string;
-            /**
-             * @description The provider that differs, if it is known.
-             * @example charge=https://payments.example.com
-             */
+            /** @description The provider that differs, if it is known. */
             provider?: string;
         };
         VerificationPage: {
@@ -3767,7 +3235,6 @@ export interface components {
              * @description How long it took.
              */
             seconds: number;
-            /** @example token:operations */
             startedBy: string;
             /** @description The comparison with providers, by step. Absent if the books were not compared. */
             steps?: components["schemas"]["VerificationStep"][];
@@ -3783,21 +3250,11 @@ export interface components {
              * @description Number of keys that are done at the provider.
              */
             done: number;
-            /**
-             * @description The same in these books.
-             * @example {
-             *       "USD": "99.99"
-             *     }
-             */
+            /** @description The same in these books. */
             here?: {
                 [key: string]: string;
             };
-            /**
-             * @description The amounts by currency of what is done at the provider.
-             * @example {
-             *       "USD": "99.99"
-             *     }
-             */
+            /** @description The amounts by currency of what is done at the provider. */
             money?: {
                 [key: string]: string;
             };
@@ -3806,10 +3263,7 @@ export interface components {
              * @description Number of keys that are not in the books that were read, such as those of a route at another provider.
              */
             notCompared?: number;
-            /**
-             * @description With which provider it was compared. Absent: it was not.
-             * @example charge=https://payments.example.com
-             */
+            /** @description With which provider it was compared. Absent: it was not. */
             provider?: string;
             /**
              * @description undo: charges that were undone, which are among those of charge, too.
@@ -3825,15 +3279,9 @@ export interface components {
         VoidBody: {
             /** @description For whom the request is made; recorded beside the caller. Requires the role delegate. */
             onBehalfOf?: string;
-            /**
-             * @description Why; recorded in the history, and sent to an http provider.
-             * @example the rest is sold out
-             */
+            /** @description Why; recorded in the history, and sent to an http provider. */
             reason?: string;
-            /**
-             * @description A name for this void, so that it is done once. Required, here or as Idempotency-Key.
-             * @example rest
-             */
+            /** @description A name for this void, so that it is done once. Required, here or as Idempotency-Key. */
             requestId?: string;
         } & {
             [key: string]: unknown;
@@ -3841,10 +3289,7 @@ export interface components {
         WebhookEndpoint: {
             /** Format: date-time */
             createdAt: string;
-            /**
-             * @description Who created it, as in the history of an order.
-             * @example token:operations
-             */
+            /** @description Who created it, as in the history of an order. */
             createdBy: string;
             description?: string;
             /** Format: date-time */
@@ -3866,7 +3311,6 @@ export interface components {
              * @description Failed attempts since the last success.
              */
             failures: number;
-            /** @example whe_1 */
             id: string;
             /** @description Unknown fields of the request, which had no effect. */
             ignoredFields?: string[];
@@ -3882,29 +3326,18 @@ export interface components {
              * @description Until then, deliveries are also signed with the previous secret.
              */
             previousSecretUntil?: string;
-            /**
-             * @description The secret that deliveries are signed with. Only in the response to the request that created it.
-             * @example whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw
-             */
+            /** @description The secret that deliveries are signed with. Only in the response to the request that created it. */
             secret?: string;
             /** @enum {string} */
             state: "enabled" | "disabled";
-            /**
-             * @description The event types that are sent; order.* matches all that begin with order. Empty means all.
-             * @example [
-             *       "order.*"
-             *     ]
-             */
+            /** @description The event types that are sent; order.* matches all that begin with order. Empty means all. */
             types: string[];
             /**
              * Format: int64
              * @description Events that are not delivered yet, up to 10000: that many or more. Of those that have no deliveries yet, all types count. Absent in responses to changes.
              */
             undelivered?: number;
-            /**
-             * @description The URL that events are posted to.
-             * @example https://shop.example/pawl
-             */
+            /** @description The URL that events are posted to. */
             url: string;
             /**
              * Format: int32
@@ -3923,10 +3356,7 @@ export interface components {
             requestId?: string;
             /** @description The event types to send; order.* matches all that begin with order. Defaults to all. */
             types?: string[];
-            /**
-             * @description The URL to post events to: https, or with --allow-private also http. It is visible with the role read, so it must not contain secrets.
-             * @example https://shop.example/pawl
-             */
+            /** @description The URL to post events to: https, or with --allow-private also http. It is visible with the role read, so it must not contain secrets. */
             url: string;
         } & {
             [key: string]: unknown;
@@ -4333,6 +3763,16 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "ids": [
+                 *         "order-503",
+                 *         "order-123"
+                 *       ],
+                 *       "requestId": "close-1",
+                 *       "reason": "the shop is closed"
+                 *     }
+                 */
                 "application/json": components["schemas"]["BulkBody"];
             };
         };
@@ -4343,6 +3783,48 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "matched": 2,
+                     *       "applied": 1,
+                     *       "results": [
+                     *         {
+                     *           "orderId": "order-503",
+                     *           "applied": true,
+                     *           "status": "pending",
+                     *           "amount": "700.00",
+                     *           "currency": "USD",
+                     *           "item": "widget",
+                     *           "quantity": 1,
+                     *           "charge": {
+                     *             "completed": false
+                     *           }
+                     *         },
+                     *         {
+                     *           "orderId": "order-123",
+                     *           "applied": false,
+                     *           "status": "completed",
+                     *           "code": "not_applicable",
+                     *           "detail": "the order is completed. Only an order that goes on by itself can be paused.",
+                     *           "amount": "99.99",
+                     *           "currency": "USD",
+                     *           "customerId": "customer-9",
+                     *           "item": "widget",
+                     *           "quantity": 1,
+                     *           "charge": {
+                     *             "completed": true
+                     *           }
+                     *         }
+                     *       ],
+                     *       "totals": [
+                     *         {
+                     *           "currency": "USD",
+                     *           "orders": 1,
+                     *           "amount": "700.00"
+                     *         }
+                     *       ]
+                     *     }
+                     */
                     "application/json": components["schemas"]["BulkOutcome"];
                 };
             };
@@ -4374,6 +3856,12 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "outcome": "done",
+                 *       "reference": "ch_3P8xZq"
+                 *     }
+                 */
                 "application/json": components["schemas"]["CallbackBody"];
             };
         };
@@ -4384,6 +3872,11 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "accepted": true
+                     *     }
+                     */
                     "application/json": components["schemas"]["Receipt"];
                 };
             };
@@ -4419,6 +3912,33 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "erasures": [
+                     *         {
+                     *           "number": 1,
+                     *           "pseudonym": "erased_e4d6318812b3421484ff0ebe7fddb24a",
+                     *           "orders": 1,
+                     *           "requestedAt": "2026-11-27T18:15:29.454742Z",
+                     *           "finishedAt": "2026-11-27T18:15:29.454742Z",
+                     *           "actor": "local",
+                     *           "reason": "request 4711 of 2026-11-26",
+                     *           "requestId": "erasure-4711",
+                     *           "sent": {
+                     *             "providers": [],
+                     *             "webhookEndpoints": [
+                     *               {
+                     *                 "id": "whe_1",
+                     *                 "url": "https://shop.example/hooks",
+                     *                 "orders": 1
+                     *               }
+                     *             ],
+                     *             "archiveFiles": 0
+                     *           }
+                     *         }
+                     *       ]
+                     *     }
+                     */
                     "application/json": components["schemas"]["ErasurePage"];
                 };
             };
@@ -4445,6 +3965,13 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "customerId": "customer-9",
+                 *       "reason": "request 4711 of 2026-11-26",
+                 *       "requestId": "erasure-4711"
+                 *     }
+                 */
                 "application/json": components["schemas"]["ErasureBody"];
             };
         };
@@ -4455,6 +3982,29 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "number": 1,
+                     *       "pseudonym": "erased_e4d6318812b3421484ff0ebe7fddb24a",
+                     *       "orders": 1,
+                     *       "requestedAt": "2026-11-27T18:15:29.454742Z",
+                     *       "finishedAt": "2026-11-27T18:15:29.454742Z",
+                     *       "actor": "local",
+                     *       "reason": "request 4711 of 2026-11-26",
+                     *       "requestId": "erasure-4711",
+                     *       "sent": {
+                     *         "providers": [],
+                     *         "webhookEndpoints": [
+                     *           {
+                     *             "id": "whe_1",
+                     *             "url": "https://shop.example/hooks",
+                     *             "orders": 1
+                     *           }
+                     *         ],
+                     *         "archiveFiles": 0
+                     *       }
+                     *     }
+                     */
                     "application/json": components["schemas"]["Erasure"];
                 };
             };
@@ -4488,6 +4038,32 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "groups": [
+                     *         {
+                     *           "status": "failed",
+                     *           "step": "reserve",
+                     *           "code": "out_of_stock",
+                     *           "orders": 1,
+                     *           "more": false,
+                     *           "firstAt": "2026-11-27T18:15:28.48193Z",
+                     *           "lastAt": "2026-11-27T18:15:28.48193Z",
+                     *           "example": {
+                     *             "orderId": "order-124"
+                     *           },
+                     *           "totals": [
+                     *             {
+                     *               "currency": "USD",
+                     *               "orders": 1,
+                     *               "amount": "50.00"
+                     *             }
+                     *           ]
+                     *         }
+                     *       ],
+                     *       "more": false
+                     *     }
+                     */
                     "application/json": components["schemas"]["ErrorGroups"];
                 };
             };
@@ -4532,6 +4108,27 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "events": [
+                     *         {
+                     *           "id": "stk_8ac140ceb6ca8d6e_1_661460b7a5d8a",
+                     *           "cursor": "29930055.1",
+                     *           "type": "stock.set",
+                     *           "timestamp": "2026-11-27T18:15:28.437642Z",
+                     *           "data": {
+                     *             "item": "widget",
+                     *             "version": 1,
+                     *             "change": 12,
+                     *             "onHand": 12,
+                     *             "actor": "local"
+                     *           }
+                     *         }
+                     *       ],
+                     *       "nextCursor": "29930055.1",
+                     *       "more": true
+                     *     }
+                     */
                     "application/json": components["schemas"]["EventPage"];
                     "text/event-stream": string;
                 };
@@ -4567,6 +4164,21 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "items": [
+                     *         {
+                     *           "item": "lamp",
+                     *           "tracked": true,
+                     *           "onHand": 0,
+                     *           "reserved": 0,
+                     *           "available": 0,
+                     *           "sold": 2
+                     *         }
+                     *       ],
+                     *       "nextCursor": "J3XunbWpMMEbbGFtcA"
+                     *     }
+                     */
                     "application/json": components["schemas"]["ItemPage"];
                 };
             };
@@ -4598,6 +4210,16 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "item": "lamp",
+                     *       "tracked": true,
+                     *       "onHand": 0,
+                     *       "reserved": 0,
+                     *       "available": 0,
+                     *       "sold": 2
+                     *     }
+                     */
                     "application/json": components["schemas"]["Item"];
                 };
             };
@@ -4632,6 +4254,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "onHand": 12
+                 *     }
+                 */
                 "application/json": components["schemas"]["SetInventoryBody"];
             };
         };
@@ -4643,6 +4270,16 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "item": "widget",
+                     *       "tracked": true,
+                     *       "onHand": 12,
+                     *       "reserved": 0,
+                     *       "available": 12,
+                     *       "sold": 0
+                     *     }
+                     */
                     "application/json": components["schemas"]["Item"];
                 };
             };
@@ -4679,6 +4316,13 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "requestId": "delivery-1",
+                 *       "change": 1,
+                 *       "reason": "delivery"
+                 *     }
+                 */
                 "application/json": components["schemas"]["AdjustInventoryBody"];
             };
         };
@@ -4690,6 +4334,16 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "item": "lamp",
+                     *       "tracked": true,
+                     *       "onHand": 1,
+                     *       "reserved": 0,
+                     *       "available": 1,
+                     *       "sold": 0
+                     *     }
+                     */
                     "application/json": components["schemas"]["Item"];
                 };
             };
@@ -4734,6 +4388,22 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "movements": [
+                     *         {
+                     *           "version": 1,
+                     *           "kind": "adjustment",
+                     *           "change": 1,
+                     *           "onHand": 1,
+                     *           "at": "2026-11-27T18:15:28.477151Z",
+                     *           "actor": "local",
+                     *           "reason": "delivery",
+                     *           "requestId": "delivery-1"
+                     *         }
+                     *       ]
+                     *     }
+                     */
                     "application/json": components["schemas"]["StockMovements"];
                 };
             };
@@ -4762,6 +4432,82 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "name": "local",
+                     *       "roles": [
+                     *         "submit",
+                     *         "read",
+                     *         "operate",
+                     *         "approve",
+                     *         "settle",
+                     *         "stock",
+                     *         "erase",
+                     *         "delegate",
+                     *         "metrics",
+                     *         "admin"
+                     *       ],
+                     *       "open": true,
+                     *       "quarantined": false,
+                     *       "cell": "0/1",
+                     *       "operations": [
+                     *         "processOrder",
+                     *         "getOrder",
+                     *         "listOrders",
+                     *         "searchOrders",
+                     *         "listTransitions",
+                     *         "listCalls",
+                     *         "cancelOrder",
+                     *         "retryOrder",
+                     *         "pauseOrder",
+                     *         "resumeOrder",
+                     *         "approveOrder",
+                     *         "rejectOrder",
+                     *         "settleStepOfOrder",
+                     *         "refundOrder",
+                     *         "captureOrder",
+                     *         "voidOrder",
+                     *         "recordDispute",
+                     *         "applyBulkVerb",
+                     *         "getRequest",
+                     *         "createErasure",
+                     *         "listErasures",
+                     *         "listInventory",
+                     *         "getInventory",
+                     *         "setInventory",
+                     *         "adjustInventory",
+                     *         "listStockMovements",
+                     *         "listMoneyMovements",
+                     *         "listEvents",
+                     *         "getOverview",
+                     *         "listErrorGroups",
+                     *         "startVerification",
+                     *         "getVerification",
+                     *         "listVerifications",
+                     *         "getVerificationReport",
+                     *         "listWebhookEndpoints",
+                     *         "createWebhookEndpoint",
+                     *         "getWebhookEndpoint",
+                     *         "changeWebhookEndpoint",
+                     *         "rotateWebhookSecret",
+                     *         "enableWebhookEndpoint",
+                     *         "disableWebhookEndpoint",
+                     *         "testWebhookEndpoint",
+                     *         "listDeliveriesOfOrder",
+                     *         "listDeliveries",
+                     *         "getDelivery",
+                     *         "resendDelivery",
+                     *         "skipDelivery",
+                     *         "recoverDeliveries",
+                     *         "deleteWebhookEndpoint",
+                     *         "listPolicies",
+                     *         "getPolicy",
+                     *         "storePolicy",
+                     *         "activatePolicy"
+                     *       ],
+                     *       "forbidden": {}
+                     *     }
+                     */
                     "application/json": components["schemas"]["Caller"];
                 };
             };
@@ -4801,6 +4547,26 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "movements": [
+                     *         {
+                     *           "at": "2026-11-27T18:15:28.462554Z",
+                     *           "orderId": "order-123",
+                     *           "kind": "refund",
+                     *           "amount": "-9.99",
+                     *           "currency": "USD"
+                     *         },
+                     *         {
+                     *           "at": "2026-11-27T18:15:28.445493Z",
+                     *           "orderId": "order-123",
+                     *           "kind": "charge",
+                     *           "amount": "99.99",
+                     *           "currency": "USD"
+                     *         }
+                     *       ]
+                     *     }
+                     */
                     "application/json": components["schemas"]["MoneyMovementPage"];
                     "text/csv": string;
                 };
@@ -4880,6 +4646,45 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "orders": [
+                     *         {
+                     *           "orderId": "order-601",
+                     *           "status": "charging",
+                     *           "steps": {
+                     *             "charge": {
+                     *               "completed": false
+                     *             },
+                     *             "reserve": {
+                     *               "completed": false
+                     *             },
+                     *             "confirm": {
+                     *               "completed": false
+                     *             }
+                     *           },
+                     *           "amount": "99.99",
+                     *           "currency": "USD",
+                     *           "item": "widget",
+                     *           "quantity": 1,
+                     *           "generation": 0,
+                     *           "seq": 5,
+                     *           "createdAt": "2026-11-27T18:15:28.62902Z",
+                     *           "policy": 2,
+                     *           "route": "cards",
+                     *           "calls": 2,
+                     *           "inDoubt": true,
+                     *           "hold": "attention",
+                     *           "holdReason": "retries_exhausted: no success in 0s, last http_503",
+                     *           "allowedActions": [
+                     *             "cancel",
+                     *             "retry",
+                     *             "step-result"
+                     *           ]
+                     *         }
+                     *       ]
+                     *     }
+                     */
                     "application/json": components["schemas"]["OrderPage"];
                     "text/csv": string;
                 };
@@ -4908,6 +4713,14 @@ export interface operations {
         /** @description An order; or as application/x-ndjson an order on each line. */
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "orderId": "order-123",
+                 *       "amount": "99.99",
+                 *       "item": "widget",
+                 *       "customerId": "customer-9"
+                 *     }
+                 */
                 "application/json": components["schemas"]["ProcessBody"];
                 "application/x-ndjson": components["schemas"]["ProcessBody"];
             };
@@ -4921,6 +4734,35 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "orderId": "order-123",
+                     *       "status": "completed",
+                     *       "steps": {
+                     *         "charge": {
+                     *           "completed": true
+                     *         },
+                     *         "reserve": {
+                     *           "completed": true
+                     *         },
+                     *         "confirm": {
+                     *           "completed": true
+                     *         }
+                     *       },
+                     *       "amount": "99.99",
+                     *       "currency": "USD",
+                     *       "item": "widget",
+                     *       "quantity": 1,
+                     *       "generation": 0,
+                     *       "seq": 4,
+                     *       "createdAt": "2026-11-27T18:15:28.440251Z",
+                     *       "finishedAt": "2026-11-27T18:15:28.448345Z",
+                     *       "customerId": "customer-9",
+                     *       "allowedActions": [
+                     *         "refund"
+                     *       ]
+                     *     }
+                     */
                     "application/json": components["schemas"]["Order"];
                     "application/x-ndjson": components["schemas"]["ProcessedLine"];
                 };
@@ -4979,6 +4821,35 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "orderId": "order-123",
+                     *       "status": "completed",
+                     *       "steps": {
+                     *         "charge": {
+                     *           "completed": true
+                     *         },
+                     *         "reserve": {
+                     *           "completed": true
+                     *         },
+                     *         "confirm": {
+                     *           "completed": true
+                     *         }
+                     *       },
+                     *       "amount": "99.99",
+                     *       "currency": "USD",
+                     *       "item": "widget",
+                     *       "quantity": 1,
+                     *       "generation": 0,
+                     *       "seq": 4,
+                     *       "createdAt": "2026-11-27T18:15:28.440251Z",
+                     *       "finishedAt": "2026-11-27T18:15:28.448345Z",
+                     *       "customerId": "customer-9",
+                     *       "allowedActions": [
+                     *         "refund"
+                     *       ]
+                     *     }
+                     */
                     "application/json": components["schemas"]["Order"];
                 };
             };
@@ -5022,6 +4893,11 @@ export interface operations {
         };
         requestBody?: {
             content: {
+                /**
+                 * @example {
+                 *       "reason": "a known customer"
+                 *     }
+                 */
                 "application/json": components["schemas"]["VerbBody"];
             };
         };
@@ -5034,6 +4910,36 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "orderId": "order-500",
+                     *       "status": "completed",
+                     *       "steps": {
+                     *         "charge": {
+                     *           "completed": true
+                     *         },
+                     *         "reserve": {
+                     *           "completed": true
+                     *         },
+                     *         "confirm": {
+                     *           "completed": true
+                     *         }
+                     *       },
+                     *       "amount": "700.00",
+                     *       "currency": "USD",
+                     *       "item": "widget",
+                     *       "quantity": 1,
+                     *       "generation": 0,
+                     *       "seq": 6,
+                     *       "createdAt": "2026-11-27T18:15:28.531468Z",
+                     *       "finishedAt": "2026-11-27T18:15:28.552293Z",
+                     *       "policy": 1,
+                     *       "approvalUntil": "2026-11-28T18:15:28.531468Z",
+                     *       "allowedActions": [
+                     *         "refund"
+                     *       ]
+                     *     }
+                     */
                     "application/json": components["schemas"]["Order"];
                 };
             };
@@ -5094,6 +5000,24 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "calls": [
+                     *         {
+                     *           "call": 1,
+                     *           "step": "charge",
+                     *           "operation": "do",
+                     *           "generation": 0,
+                     *           "route": "cards",
+                     *           "policy": 2,
+                     *           "fence": 1,
+                     *           "startedAt": "2026-11-27T18:15:28.591013Z",
+                     *           "finishedAt": "2026-11-27T18:15:28.594786Z",
+                     *           "outcome": "waiting"
+                     *         }
+                     *       ]
+                     *     }
+                     */
                     "application/json": components["schemas"]["Calls"];
                 };
             };
@@ -5130,6 +5054,11 @@ export interface operations {
         };
         requestBody?: {
             content: {
+                /**
+                 * @example {
+                 *       "reason": "not needed"
+                 *     }
+                 */
                 "application/json": components["schemas"]["VerbBody"];
             };
         };
@@ -5142,6 +5071,35 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "orderId": "order-502",
+                     *       "status": "canceled",
+                     *       "steps": {
+                     *         "charge": {
+                     *           "completed": false
+                     *         },
+                     *         "reserve": {
+                     *           "completed": false
+                     *         },
+                     *         "confirm": {
+                     *           "completed": false
+                     *         }
+                     *       },
+                     *       "amount": "700.00",
+                     *       "currency": "USD",
+                     *       "item": "widget",
+                     *       "quantity": 1,
+                     *       "generation": 0,
+                     *       "seq": 6,
+                     *       "createdAt": "2026-11-27T18:15:28.540672Z",
+                     *       "finishedAt": "2026-11-27T18:15:28.56238Z",
+                     *       "policy": 1,
+                     *       "approvalUntil": "2026-11-28T18:15:28.540672Z",
+                     *       "stopRequested": "cancel",
+                     *       "allowedActions": []
+                     *     }
+                     */
                     "application/json": components["schemas"]["Order"];
                 };
             };
@@ -5197,6 +5155,13 @@ export interface operations {
         };
         requestBody?: {
             content: {
+                /**
+                 * @example {
+                 *       "requestId": "parcel-1",
+                 *       "amount": "40.00",
+                 *       "reason": "parcel 1 of 2"
+                 *     }
+                 */
                 "application/json": components["schemas"]["CaptureBody"];
             };
         };
@@ -5209,6 +5174,56 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "orderId": "order-602",
+                     *       "status": "completed",
+                     *       "steps": {
+                     *         "charge": {
+                     *           "completed": true,
+                     *           "reference": "ch_order-602"
+                     *         },
+                     *         "reserve": {
+                     *           "completed": true
+                     *         },
+                     *         "confirm": {
+                     *           "completed": true
+                     *         }
+                     *       },
+                     *       "amount": "99.99",
+                     *       "currency": "USD",
+                     *       "item": "widget",
+                     *       "quantity": 1,
+                     *       "generation": 0,
+                     *       "seq": 7,
+                     *       "createdAt": "2026-11-27T18:15:28.700079Z",
+                     *       "finishedAt": "2026-11-27T18:15:28.705009Z",
+                     *       "policy": 2,
+                     *       "route": "later",
+                     *       "calls": 1,
+                     *       "authorized": "99.99",
+                     *       "captured": "40.00",
+                     *       "voided": "0.00",
+                     *       "captureBy": "2026-12-04T18:15:28.701307Z",
+                     *       "captures": [
+                     *         {
+                     *           "number": 1,
+                     *           "state": "done",
+                     *           "amount": "40.00",
+                     *           "reason": "parcel 1 of 2",
+                     *           "requestId": "parcel-1",
+                     *           "createdAt": "2026-11-27T18:15:28.707678Z",
+                     *           "finishedAt": "2026-11-27T18:15:28.715028Z",
+                     *           "reference": "ch_order-602"
+                     *         }
+                     *       ],
+                     *       "allowedActions": [
+                     *         "capture",
+                     *         "void",
+                     *         "refund"
+                     *       ]
+                     *     }
+                     */
                     "application/json": components["schemas"]["Order"];
                 };
             };
@@ -5263,6 +5278,25 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "deliveries": [
+                     *         {
+                     *           "endpointId": "whe_1",
+                     *           "delivery": 58,
+                     *           "eventId": "evt_11_10_661460b7eb53b",
+                     *           "type": "order.void_done",
+                     *           "orderId": "order-602",
+                     *           "state": "delivered",
+                     *           "createdAt": "2026-11-27T18:15:29.402601Z",
+                     *           "attemptedAt": "2026-11-27T18:15:29.423749Z",
+                     *           "finishedAt": "2026-11-27T18:15:29.423749Z",
+                     *           "attempts": 1,
+                     *           "status": 200
+                     *         }
+                     *       ]
+                     *     }
+                     */
                     "application/json": components["schemas"]["DeliveriesOfOrder"];
                 };
             };
@@ -5299,6 +5333,14 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "reference": "dp_1P8xZq",
+                 *       "state": "opened",
+                 *       "amount": "99.99",
+                 *       "reason": "fraudulent"
+                 *     }
+                 */
                 "application/json": components["schemas"]["DisputeBody"];
             };
         };
@@ -5313,6 +5355,47 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "orderId": "order-600",
+                     *       "status": "completed",
+                     *       "steps": {
+                     *         "charge": {
+                     *           "completed": true,
+                     *           "reference": "ch_3P8xZq"
+                     *         },
+                     *         "reserve": {
+                     *           "completed": true
+                     *         },
+                     *         "confirm": {
+                     *           "completed": true
+                     *         }
+                     *       },
+                     *       "amount": "99.99",
+                     *       "currency": "USD",
+                     *       "item": "widget",
+                     *       "quantity": 1,
+                     *       "generation": 0,
+                     *       "seq": 7,
+                     *       "createdAt": "2026-11-27T18:15:28.591013Z",
+                     *       "finishedAt": "2026-11-27T18:15:28.610338Z",
+                     *       "policy": 2,
+                     *       "route": "cards",
+                     *       "calls": 1,
+                     *       "disputes": [
+                     *         {
+                     *           "reference": "dp_1P8xZq",
+                     *           "state": "opened",
+                     *           "amount": "99.99",
+                     *           "reason": "fraudulent",
+                     *           "at": "2026-11-27T18:15:28.626529Z"
+                     *         }
+                     *       ],
+                     *       "allowedActions": [
+                     *         "refund"
+                     *       ]
+                     *     }
+                     */
                     "application/json": components["schemas"]["Order"];
                 };
             };
@@ -5355,6 +5438,11 @@ export interface operations {
         };
         requestBody?: {
             content: {
+                /**
+                 * @example {
+                 *       "reason": "the customer is asked"
+                 *     }
+                 */
                 "application/json": components["schemas"]["VerbBody"];
             };
         };
@@ -5380,6 +5468,37 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "orderId": "order-502",
+                     *       "status": "pending",
+                     *       "steps": {
+                     *         "charge": {
+                     *           "completed": false
+                     *         },
+                     *         "reserve": {
+                     *           "completed": false
+                     *         },
+                     *         "confirm": {
+                     *           "completed": false
+                     *         }
+                     *       },
+                     *       "amount": "700.00",
+                     *       "currency": "USD",
+                     *       "item": "widget",
+                     *       "quantity": 1,
+                     *       "generation": 0,
+                     *       "seq": 2,
+                     *       "createdAt": "2026-11-27T18:15:28.540672Z",
+                     *       "policy": 1,
+                     *       "approvalUntil": "2026-11-28T18:15:28.540672Z",
+                     *       "hold": "paused",
+                     *       "allowedActions": [
+                     *         "cancel",
+                     *         "resume"
+                     *       ]
+                     *     }
+                     */
                     "application/json": components["schemas"]["Order"];
                 };
             };
@@ -5422,6 +5541,13 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "requestId": "ticket-4712",
+                 *       "amount": "9.99",
+                 *       "reason": "a cup is broken"
+                 *     }
+                 */
                 "application/json": components["schemas"]["RefundBody"];
             };
         };
@@ -5434,6 +5560,47 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "orderId": "order-123",
+                     *       "status": "completed",
+                     *       "steps": {
+                     *         "charge": {
+                     *           "completed": true
+                     *         },
+                     *         "reserve": {
+                     *           "completed": true
+                     *         },
+                     *         "confirm": {
+                     *           "completed": true
+                     *         }
+                     *       },
+                     *       "amount": "99.99",
+                     *       "currency": "USD",
+                     *       "item": "widget",
+                     *       "quantity": 1,
+                     *       "generation": 0,
+                     *       "seq": 5,
+                     *       "createdAt": "2026-11-27T18:15:28.440251Z",
+                     *       "finishedAt": "2026-11-27T18:15:28.448345Z",
+                     *       "customerId": "customer-9",
+                     *       "refunded": "9.99",
+                     *       "refunds": [
+                     *         {
+                     *           "refund": 1,
+                     *           "state": "done",
+                     *           "amount": "9.99",
+                     *           "reason": "a cup is broken",
+                     *           "requestId": "ticket-4712",
+                     *           "createdAt": "2026-11-27T18:15:28.462554Z",
+                     *           "finishedAt": "2026-11-27T18:15:28.462554Z"
+                     *         }
+                     *       ],
+                     *       "allowedActions": [
+                     *         "refund"
+                     *       ]
+                     *     }
+                     */
                     "application/json": components["schemas"]["Order"];
                 };
             };
@@ -5489,6 +5656,11 @@ export interface operations {
         };
         requestBody?: {
             content: {
+                /**
+                 * @example {
+                 *       "reason": "the address is false"
+                 *     }
+                 */
                 "application/json": components["schemas"]["VerbBody"];
             };
         };
@@ -5501,6 +5673,38 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "orderId": "order-501",
+                     *       "status": "canceled",
+                     *       "steps": {
+                     *         "charge": {
+                     *           "completed": false
+                     *         },
+                     *         "reserve": {
+                     *           "completed": false
+                     *         },
+                     *         "confirm": {
+                     *           "completed": false
+                     *         }
+                     *       },
+                     *       "amount": "700.00",
+                     *       "currency": "USD",
+                     *       "item": "widget",
+                     *       "quantity": 1,
+                     *       "generation": 0,
+                     *       "seq": 3,
+                     *       "createdAt": "2026-11-27T18:15:28.53723Z",
+                     *       "finishedAt": "2026-11-27T18:15:28.554643Z",
+                     *       "policy": 1,
+                     *       "approvalUntil": "2026-11-28T18:15:28.53723Z",
+                     *       "stopRequested": "cancel",
+                     *       "failure": {
+                     *         "code": "rejected"
+                     *       },
+                     *       "allowedActions": []
+                     *     }
+                     */
                     "application/json": components["schemas"]["Order"];
                 };
             };
@@ -5556,6 +5760,11 @@ export interface operations {
         };
         requestBody?: {
             content: {
+                /**
+                 * @example {
+                 *       "reason": "the customer has answered"
+                 *     }
+                 */
                 "application/json": components["schemas"]["VerbBody"];
             };
         };
@@ -5581,6 +5790,42 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "orderId": "order-502",
+                     *       "status": "pending",
+                     *       "steps": {
+                     *         "charge": {
+                     *           "completed": false
+                     *         },
+                     *         "reserve": {
+                     *           "completed": false
+                     *         },
+                     *         "confirm": {
+                     *           "completed": false
+                     *         }
+                     *       },
+                     *       "amount": "700.00",
+                     *       "currency": "USD",
+                     *       "item": "widget",
+                     *       "quantity": 1,
+                     *       "generation": 0,
+                     *       "seq": 4,
+                     *       "createdAt": "2026-11-27T18:15:28.540672Z",
+                     *       "policy": 1,
+                     *       "approvalUntil": "2026-11-28T18:15:28.540672Z",
+                     *       "approvalOnTimeout": "cancel",
+                     *       "approvalRule": "amount over 500 USD",
+                     *       "hold": "approval",
+                     *       "resumesAt": "2026-11-28T18:15:28.540672Z",
+                     *       "allowedActions": [
+                     *         "cancel",
+                     *         "pause",
+                     *         "approve",
+                     *         "reject"
+                     *       ]
+                     *     }
+                     */
                     "application/json": components["schemas"]["Order"];
                 };
             };
@@ -5623,6 +5868,12 @@ export interface operations {
         };
         requestBody?: {
             content: {
+                /**
+                 * @example {
+                 *       "requestId": "retry-1",
+                 *       "reason": "there are two again"
+                 *     }
+                 */
                 "application/json": components["schemas"]["RetryBody"];
             };
         };
@@ -5635,6 +5886,34 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "orderId": "order-124",
+                     *       "status": "completed",
+                     *       "steps": {
+                     *         "charge": {
+                     *           "completed": true
+                     *         },
+                     *         "reserve": {
+                     *           "completed": true
+                     *         },
+                     *         "confirm": {
+                     *           "completed": true
+                     *         }
+                     *       },
+                     *       "amount": "50.00",
+                     *       "currency": "USD",
+                     *       "item": "lamp",
+                     *       "quantity": 2,
+                     *       "generation": 1,
+                     *       "seq": 9,
+                     *       "createdAt": "2026-11-27T18:15:28.47856Z",
+                     *       "finishedAt": "2026-11-27T18:15:28.516147Z",
+                     *       "allowedActions": [
+                     *         "refund"
+                     *       ]
+                     *     }
+                     */
                     "application/json": components["schemas"]["Order"];
                 };
             };
@@ -5690,6 +5969,14 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "step": "charge",
+                 *       "outcome": "done",
+                 *       "reference": "ch_4P8xZq",
+                 *       "reason": "seen in the dashboard"
+                 *     }
+                 */
                 "application/json": components["schemas"]["StepResultBody"];
             };
         };
@@ -5702,6 +5989,38 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "orderId": "order-601",
+                     *       "status": "completed",
+                     *       "steps": {
+                     *         "charge": {
+                     *           "completed": true,
+                     *           "reference": "ch_4P8xZq"
+                     *         },
+                     *         "reserve": {
+                     *           "completed": true
+                     *         },
+                     *         "confirm": {
+                     *           "completed": true
+                     *         }
+                     *       },
+                     *       "amount": "99.99",
+                     *       "currency": "USD",
+                     *       "item": "widget",
+                     *       "quantity": 1,
+                     *       "generation": 0,
+                     *       "seq": 9,
+                     *       "createdAt": "2026-11-27T18:15:28.62902Z",
+                     *       "finishedAt": "2026-11-27T18:15:28.69737Z",
+                     *       "policy": 2,
+                     *       "route": "cards",
+                     *       "calls": 2,
+                     *       "allowedActions": [
+                     *         "refund"
+                     *       ]
+                     *     }
+                     */
                     "application/json": components["schemas"]["Order"];
                 };
             };
@@ -5762,6 +6081,44 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "transitions": [
+                     *         {
+                     *           "seq": 1,
+                     *           "from": "pending",
+                     *           "to": "charging",
+                     *           "at": "2026-11-27T18:15:28.440251Z",
+                     *           "fence": 1,
+                     *           "actor": "system"
+                     *         },
+                     *         {
+                     *           "seq": 2,
+                     *           "from": "charging",
+                     *           "to": "reserving",
+                     *           "at": "2026-11-27T18:15:28.445493Z",
+                     *           "fence": 1,
+                     *           "actor": "system"
+                     *         },
+                     *         {
+                     *           "seq": 3,
+                     *           "from": "reserving",
+                     *           "to": "confirming",
+                     *           "at": "2026-11-27T18:15:28.447019Z",
+                     *           "fence": 1,
+                     *           "actor": "system"
+                     *         },
+                     *         {
+                     *           "seq": 4,
+                     *           "from": "confirming",
+                     *           "to": "completed",
+                     *           "at": "2026-11-27T18:15:28.448345Z",
+                     *           "fence": 1,
+                     *           "actor": "system"
+                     *         }
+                     *       ]
+                     *     }
+                     */
                     "application/json": components["schemas"]["History"];
                 };
             };
@@ -5798,6 +6155,12 @@ export interface operations {
         };
         requestBody?: {
             content: {
+                /**
+                 * @example {
+                 *       "requestId": "rest",
+                 *       "reason": "the rest is sold out"
+                 *     }
+                 */
                 "application/json": components["schemas"]["VoidBody"];
             };
         };
@@ -5810,6 +6173,65 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "orderId": "order-602",
+                     *       "status": "completed",
+                     *       "steps": {
+                     *         "charge": {
+                     *           "completed": true,
+                     *           "reference": "ch_order-602"
+                     *         },
+                     *         "reserve": {
+                     *           "completed": true
+                     *         },
+                     *         "confirm": {
+                     *           "completed": true
+                     *         }
+                     *       },
+                     *       "amount": "99.99",
+                     *       "currency": "USD",
+                     *       "item": "widget",
+                     *       "quantity": 1,
+                     *       "generation": 0,
+                     *       "seq": 10,
+                     *       "createdAt": "2026-11-27T18:15:28.700079Z",
+                     *       "finishedAt": "2026-11-27T18:15:28.705009Z",
+                     *       "policy": 2,
+                     *       "route": "later",
+                     *       "calls": 1,
+                     *       "authorized": "99.99",
+                     *       "captured": "40.00",
+                     *       "voided": "59.99",
+                     *       "captures": [
+                     *         {
+                     *           "number": 1,
+                     *           "state": "done",
+                     *           "amount": "40.00",
+                     *           "reason": "parcel 1 of 2",
+                     *           "requestId": "parcel-1",
+                     *           "createdAt": "2026-11-27T18:15:28.707678Z",
+                     *           "finishedAt": "2026-11-27T18:15:28.715028Z",
+                     *           "reference": "ch_order-602"
+                     *         }
+                     *       ],
+                     *       "voids": [
+                     *         {
+                     *           "number": 2,
+                     *           "state": "done",
+                     *           "amount": "59.99",
+                     *           "reason": "the rest is sold out",
+                     *           "requestId": "rest",
+                     *           "createdAt": "2026-11-27T18:15:28.719485Z",
+                     *           "finishedAt": "2026-11-27T18:15:28.722235Z",
+                     *           "reference": "ch_order-602"
+                     *         }
+                     *       ],
+                     *       "allowedActions": [
+                     *         "refund"
+                     *       ]
+                     *     }
+                     */
                     "application/json": components["schemas"]["Order"];
                 };
             };
@@ -5858,6 +6280,166 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "at": "2026-11-27T18:15:28.660389085Z",
+                     *       "incidents": [
+                     *         {
+                     *           "kind": "attention",
+                     *           "step": "charge",
+                     *           "reason": "retries_exhausted",
+                     *           "since": "2026-11-27T18:15:28.62902Z",
+                     *           "orders": 1,
+                     *           "more": false,
+                     *           "totals": [
+                     *             {
+                     *               "currency": "USD",
+                     *               "orders": 1,
+                     *               "amount": "99.99"
+                     *             }
+                     *           ]
+                     *         },
+                     *         {
+                     *           "kind": "approval",
+                     *           "since": "2026-11-27T18:15:28.547042Z",
+                     *           "orders": 1,
+                     *           "more": false,
+                     *           "totals": [
+                     *             {
+                     *               "currency": "USD",
+                     *               "orders": 1,
+                     *               "amount": "700.00"
+                     *             }
+                     *           ]
+                     *         }
+                     *       ],
+                     *       "outages": [],
+                     *       "ordersPerSecond": 39.80197126228021,
+                     *       "statuses": [
+                     *         {
+                     *           "status": "pending",
+                     *           "orders": 2,
+                     *           "more": false
+                     *         },
+                     *         {
+                     *           "status": "charging",
+                     *           "orders": 1,
+                     *           "more": false
+                     *         },
+                     *         {
+                     *           "status": "reserving",
+                     *           "orders": 0,
+                     *           "more": false
+                     *         },
+                     *         {
+                     *           "status": "confirming",
+                     *           "orders": 0,
+                     *           "more": false
+                     *         },
+                     *         {
+                     *           "status": "completed",
+                     *           "orders": 4,
+                     *           "more": false
+                     *         },
+                     *         {
+                     *           "status": "releasing",
+                     *           "orders": 0,
+                     *           "more": false
+                     *         },
+                     *         {
+                     *           "status": "refunding",
+                     *           "orders": 0,
+                     *           "more": false
+                     *         },
+                     *         {
+                     *           "status": "failed",
+                     *           "orders": 0,
+                     *           "more": false
+                     *         },
+                     *         {
+                     *           "status": "canceled",
+                     *           "orders": 2,
+                     *           "more": false
+                     *         }
+                     *       ],
+                     *       "holds": [
+                     *         {
+                     *           "hold": "retry",
+                     *           "orders": 0,
+                     *           "more": false,
+                     *           "longestSeconds": 0
+                     *         },
+                     *         {
+                     *           "hold": "callback",
+                     *           "orders": 0,
+                     *           "more": false,
+                     *           "longestSeconds": 0
+                     *         },
+                     *         {
+                     *           "hold": "scheduled",
+                     *           "orders": 0,
+                     *           "more": false,
+                     *           "longestSeconds": 0
+                     *         },
+                     *         {
+                     *           "hold": "queued",
+                     *           "orders": 0,
+                     *           "more": false,
+                     *           "longestSeconds": 0
+                     *         },
+                     *         {
+                     *           "hold": "approval",
+                     *           "orders": 1,
+                     *           "more": false,
+                     *           "longestSeconds": 0.128133
+                     *         },
+                     *         {
+                     *           "hold": "paused",
+                     *           "orders": 1,
+                     *           "more": false,
+                     *           "longestSeconds": 0.100371
+                     *         },
+                     *         {
+                     *           "hold": "attention",
+                     *           "orders": 1,
+                     *           "more": false,
+                     *           "longestSeconds": 0.026434
+                     *         }
+                     *       ],
+                     *       "oldest": {
+                     *         "orderId": "order-503",
+                     *         "status": "pending",
+                     *         "hold": "paused",
+                     *         "createdAt": "2026-11-27T18:15:28.546066Z"
+                     *       },
+                     *       "overdueSeconds": 0,
+                     *       "lateUndos": 0,
+                     *       "chargeOperations": 0,
+                     *       "authorizations": 0,
+                     *       "oldestChargeOperationSeconds": 0,
+                     *       "disputes": 1,
+                     *       "disputed": [
+                     *         {
+                     *           "currency": "USD",
+                     *           "orders": 1,
+                     *           "amount": "99.99"
+                     *         }
+                     *       ],
+                     *       "replica": "vm:6482",
+                     *       "replicas": [],
+                     *       "providerSteps": [
+                     *         {
+                     *           "policy": 2,
+                     *           "step": "charge",
+                     *           "route": "cards",
+                     *           "breaker": "closed",
+                     *           "inFlight": 0,
+                     *           "queued": 0,
+                     *           "host": "shop.example"
+                     *         }
+                     *       ]
+                     *     }
+                     */
                     "application/json": components["schemas"]["Overview"];
                 };
             };
@@ -5891,6 +6473,27 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "policies": [
+                     *         {
+                     *           "version": 1,
+                     *           "active": true,
+                     *           "createdAt": "2026-11-27T18:15:28.524385Z",
+                     *           "createdBy": "local",
+                     *           "activatedAt": "2026-11-27T18:15:28.526458Z",
+                     *           "activatedBy": "local",
+                     *           "reason": "agreed with finance",
+                     *           "steps": {
+                     *             "charge": "ledger",
+                     *             "reserve": "ledger",
+                     *             "confirm": "ledger"
+                     *           }
+                     *         }
+                     *       ],
+                     *       "active": 1
+                     *     }
+                     */
                     "application/json": components["schemas"]["PolicyList"];
                 };
             };
@@ -5918,6 +6521,11 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "source": "approval:\n  - {amountOver: 500, currency: USD, timeout: 24h}\n"
+                 *     }
+                 */
                 "application/json": components["schemas"]["StorePolicyBody"];
             };
         };
@@ -5928,6 +6536,17 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "created": true,
+                     *       "steps": {
+                     *         "charge": "ledger",
+                     *         "reserve": "ledger",
+                     *         "confirm": "ledger"
+                     *       },
+                     *       "dryRun": true
+                     *     }
+                     */
                     "application/json": components["schemas"]["StoredPolicy"];
                 };
             };
@@ -5963,6 +6582,23 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "version": 1,
+                     *       "active": true,
+                     *       "createdAt": "2026-11-27T18:15:28.524385Z",
+                     *       "createdBy": "local",
+                     *       "activatedAt": "2026-11-27T18:15:28.526458Z",
+                     *       "activatedBy": "local",
+                     *       "reason": "agreed with finance",
+                     *       "steps": {
+                     *         "charge": "ledger",
+                     *         "reserve": "ledger",
+                     *         "confirm": "ledger"
+                     *       },
+                     *       "source": "approval:\n  - {amountOver: 500, currency: USD, timeout: 24h}\n"
+                     *     }
+                     */
                     "application/json": components["schemas"]["PolicyVersion"];
                 };
             };
@@ -5996,6 +6632,11 @@ export interface operations {
         };
         requestBody?: {
             content: {
+                /**
+                 * @example {
+                 *       "reason": "agreed with finance"
+                 *     }
+                 */
                 "application/json": components["schemas"]["ActivatePolicyBody"];
             };
         };
@@ -6007,6 +6648,23 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "version": 1,
+                     *       "active": true,
+                     *       "createdAt": "2026-11-27T18:15:28.524385Z",
+                     *       "createdBy": "local",
+                     *       "activatedAt": "2026-11-27T18:15:28.526458Z",
+                     *       "activatedBy": "local",
+                     *       "reason": "agreed with finance",
+                     *       "steps": {
+                     *         "charge": "ledger",
+                     *         "reserve": "ledger",
+                     *         "confirm": "ledger"
+                     *       },
+                     *       "source": "approval:\n  - {amountOver: 500, currency: USD, timeout: 24h}\n"
+                     *     }
+                     */
                     "application/json": components["schemas"]["PolicyVersion"];
                 };
             };
@@ -6050,6 +6708,32 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "totals": [
+                     *         {
+                     *           "state": "done",
+                     *           "currency": "USD",
+                     *           "orders": 1,
+                     *           "amount": "9.99"
+                     *         }
+                     *       ],
+                     *       "more": false,
+                     *       "results": [
+                     *         {
+                     *           "orderId": "order-123",
+                     *           "state": "done",
+                     *           "status": "completed",
+                     *           "amount": "9.99",
+                     *           "currency": "USD",
+                     *           "verb": "refund",
+                     *           "at": "2026-11-27T18:15:28.462554Z",
+                     *           "actor": "local",
+                     *           "reason": "a cup is broken"
+                     *         }
+                     *       ]
+                     *     }
+                     */
                     "application/json": components["schemas"]["RequestPage"];
                 };
             };
@@ -6085,6 +6769,47 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "matches": [
+                     *         {
+                     *           "matched": "chargeReference",
+                     *           "order": {
+                     *             "orderId": "order-600",
+                     *             "status": "completed",
+                     *             "steps": {
+                     *               "charge": {
+                     *                 "completed": true,
+                     *                 "reference": "ch_3P8xZq"
+                     *               },
+                     *               "reserve": {
+                     *                 "completed": true
+                     *               },
+                     *               "confirm": {
+                     *                 "completed": true
+                     *               }
+                     *             },
+                     *             "amount": "99.99",
+                     *             "currency": "USD",
+                     *             "item": "widget",
+                     *             "quantity": 1,
+                     *             "generation": 0,
+                     *             "seq": 6,
+                     *             "createdAt": "2026-11-27T18:15:28.591013Z",
+                     *             "finishedAt": "2026-11-27T18:15:28.610338Z",
+                     *             "policy": 2,
+                     *             "route": "cards",
+                     *             "calls": 1,
+                     *             "allowedActions": [
+                     *               "refund"
+                     *             ]
+                     *           }
+                     *         }
+                     *       ],
+                     *       "more": false,
+                     *       "metadataKeys": []
+                     *     }
+                     */
                     "application/json": components["schemas"]["SearchResult"];
                 };
             };
@@ -6115,6 +6840,228 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "state": "done",
+                     *       "startedAt": "2026-11-27T18:15:29.46962Z",
+                     *       "startedBy": "local",
+                     *       "done": 13,
+                     *       "total": 13,
+                     *       "report": {
+                     *         "number": 1,
+                     *         "finishedAt": "2026-11-27T18:15:29.618521Z",
+                     *         "startedBy": "local",
+                     *         "seconds": 0.147812213,
+                     *         "right": true,
+                     *         "checks": [
+                     *           {
+                     *             "name": "completed",
+                     *             "proves": "Every completed order has one charge of its generation, amount and currency, and one reservation of its generation, item and quantity, and neither is undone. What is captured on confirmation is captured.",
+                     *             "about": "orders",
+                     *             "checked": 6,
+                     *             "violations": 0,
+                     *             "offenders": [],
+                     *             "warning": false
+                     *           },
+                     *           {
+                     *             "name": "states",
+                     *             "proves": "Every other order has the charge and the reservation that its status requires, and no other.",
+                     *             "about": "orders",
+                     *             "checked": 4,
+                     *             "violations": 0,
+                     *             "offenders": [],
+                     *             "warning": false
+                     *           },
+                     *           {
+                     *             "name": "path",
+                     *             "proves": "The history of every order has no gap, follows edges of the state machine, and ends with the status of the order. Its fence rises by one at a time. Its times match the order and never decrease. The order has the ID that it was admitted with.",
+                     *             "about": "orders",
+                     *             "checked": 59,
+                     *             "violations": 0,
+                     *             "offenders": [],
+                     *             "warning": false
+                     *           },
+                     *           {
+                     *             "name": "undone",
+                     *             "proves": "Every refund and release in the history undid one charge or reservation, and nothing else was undone.",
+                     *             "about": "orders",
+                     *             "checked": 1,
+                     *             "violations": 0,
+                     *             "offenders": [],
+                     *             "warning": false
+                     *           },
+                     *           {
+                     *             "name": "lines",
+                     *             "proves": "The lines of every order agree with its amount and units, and its reservations with its lines.",
+                     *             "about": "orders",
+                     *             "checked": 0,
+                     *             "violations": 0,
+                     *             "offenders": [],
+                     *             "warning": false
+                     *           },
+                     *           {
+                     *             "name": "refunds",
+                     *             "proves": "Every refunded charge has one refund of its generation, amount and currency. Requested refunds, captures and voids are of completed orders, do not exceed what was captured, what was authorized and the quantity, and are done if the books say so.",
+                     *             "about": "orders",
+                     *             "checked": 4,
+                     *             "violations": 0,
+                     *             "offenders": [],
+                     *             "warning": false
+                     *           },
+                     *           {
+                     *             "name": "protocol",
+                     *             "proves": "The columns that drive an order agree with its status: due, held, owned, ended, outcome, failure.",
+                     *             "about": "orders",
+                     *             "checked": 10,
+                     *             "violations": 0,
+                     *             "offenders": [],
+                     *             "warning": false
+                     *           },
+                     *           {
+                     *             "name": "money",
+                     *             "proves": "In every currency, charges less refunds are the sum of the orders that hold money.",
+                     *             "about": "currencies",
+                     *             "checked": 7,
+                     *             "violations": 0,
+                     *             "offenders": [],
+                     *             "warning": false
+                     *           },
+                     *           {
+                     *             "name": "stock",
+                     *             "proves": "The reserved units of every item are the sum of its unsold reservations, and its sold units the sum of the sold ones. Its units on hand are the sum of its stock movements, less what was sold since the first of them. No tracked item has more units reserved than on hand.",
+                     *             "about": "items",
+                     *             "checked": 2,
+                     *             "violations": 0,
+                     *             "offenders": [],
+                     *             "warning": false
+                     *           },
+                     *           {
+                     *             "name": "orphans",
+                     *             "proves": "Every transition, charge, refund, reservation, confirmation, call, answer and late undo belongs to an order.",
+                     *             "about": "numbers",
+                     *             "checked": 85,
+                     *             "violations": 0,
+                     *             "offenders": [],
+                     *             "warning": false
+                     *           },
+                     *           {
+                     *             "name": "numbers",
+                     *             "proves": "Every order that precedes another one exists.",
+                     *             "about": "numbers",
+                     *             "checked": 9,
+                     *             "violations": 0,
+                     *             "offenders": [],
+                     *             "warning": false
+                     *           },
+                     *           {
+                     *             "name": "calls",
+                     *             "proves": "Every completed remote step has its call and answer, and every answered effect is in the books.",
+                     *             "about": "orders",
+                     *             "checked": 4,
+                     *             "violations": 0,
+                     *             "offenders": [],
+                     *             "warning": false
+                     *           },
+                     *           {
+                     *             "name": "late",
+                     *             "proves": "Every effect that was reported too late is undone within an hour, and no refund is open for longer.",
+                     *             "about": "orders",
+                     *             "checked": 0,
+                     *             "violations": 0,
+                     *             "offenders": [],
+                     *             "warning": false
+                     *           },
+                     *           {
+                     *             "name": "access_log",
+                     *             "proves": "Every entry of the access log about a token, a link or a session is of something that was done.",
+                     *             "about": "entries",
+                     *             "checked": 0,
+                     *             "violations": 0,
+                     *             "offenders": [],
+                     *             "warning": false
+                     *           },
+                     *           {
+                     *             "name": "forgotten",
+                     *             "proves": "Every forgotten order is in the sums of its day, in a batch, and among the rows that answer its repetitions.",
+                     *             "about": "currencies",
+                     *             "checked": 0,
+                     *             "violations": 0,
+                     *             "offenders": [],
+                     *             "warning": false
+                     *           },
+                     *           {
+                     *             "name": "stuck",
+                     *             "proves": "No order is due for long without being picked up.",
+                     *             "about": "orders",
+                     *             "checked": 1,
+                     *             "violations": 0,
+                     *             "offenders": [],
+                     *             "warning": true
+                     *           }
+                     *         ],
+                     *         "orders": {
+                     *           "canceled": 2,
+                     *           "completed": 6,
+                     *           "pending": 2
+                     *         },
+                     *         "money": [
+                     *           {
+                     *             "currency": "USD",
+                     *             "orders": 10,
+                     *             "charges": 7,
+                     *             "charged": "1199.96",
+                     *             "refunded": "59.99",
+                     *             "authorized": "0.00",
+                     *             "voided": "59.99",
+                     *             "kept": "1079.98",
+                     *             "disputed": "99.99",
+                     *             "lost": "0.00",
+                     *             "underWay": "0.00",
+                     *             "forgotten": 0
+                     *           }
+                     *         ],
+                     *         "days": [
+                     *           {
+                     *             "day": "2026-11-27",
+                     *             "currency": "USD",
+                     *             "orders": 10,
+                     *             "charges": 7,
+                     *             "charged": "1199.96",
+                     *             "refunded": "59.99",
+                     *             "authorized": "0.00",
+                     *             "voided": "59.99",
+                     *             "kept": "1079.98",
+                     *             "disputed": "99.99",
+                     *             "lost": "0.00",
+                     *             "underWay": "0.00",
+                     *             "forgotten": 0
+                     *           }
+                     *         ],
+                     *         "movements": [
+                     *           {
+                     *             "period": "2026-11-27",
+                     *             "currency": "USD",
+                     *             "captured": "1139.97",
+                     *             "undone": "50.00",
+                     *             "refunded": "9.99",
+                     *             "lost": "0.00",
+                     *             "kept": "1079.98"
+                     *           }
+                     *         ],
+                     *         "months": [
+                     *           {
+                     *             "period": "2026-11",
+                     *             "currency": "USD",
+                     *             "captured": "1139.97",
+                     *             "undone": "50.00",
+                     *             "refunded": "9.99",
+                     *             "lost": "0.00",
+                     *             "kept": "1079.98"
+                     *           }
+                     *         ]
+                     *       }
+                     *     }
+                     */
                     "application/json": components["schemas"]["Verification"];
                 };
             };
@@ -6145,6 +7092,15 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "state": "running",
+                     *       "startedAt": "2026-11-27T18:15:29.46962Z",
+                     *       "startedBy": "local",
+                     *       "done": 0,
+                     *       "total": 0
+                     *     }
+                     */
                     "application/json": components["schemas"]["Verification"];
                 };
             };
@@ -6177,6 +7133,22 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "verifications": [
+                     *         {
+                     *           "number": 1,
+                     *           "state": "done",
+                     *           "startedAt": "2026-11-27T18:15:29.46962Z",
+                     *           "startedBy": "local",
+                     *           "finishedAt": "2026-11-27T18:15:29.618521Z",
+                     *           "compared": false,
+                     *           "others": 0,
+                     *           "wrong": []
+                     *         }
+                     *       ]
+                     *     }
+                     */
                     "application/json": components["schemas"]["VerificationPage"];
                 };
             };
@@ -6212,6 +7184,221 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "number": 1,
+                     *       "finishedAt": "2026-11-27T18:15:29.618521Z",
+                     *       "startedBy": "local",
+                     *       "seconds": 0.147812213,
+                     *       "right": true,
+                     *       "checks": [
+                     *         {
+                     *           "name": "completed",
+                     *           "proves": "Every completed order has one charge of its generation, amount and currency, and one reservation of its generation, item and quantity, and neither is undone. What is captured on confirmation is captured.",
+                     *           "about": "orders",
+                     *           "checked": 6,
+                     *           "violations": 0,
+                     *           "offenders": [],
+                     *           "warning": false
+                     *         },
+                     *         {
+                     *           "name": "states",
+                     *           "proves": "Every other order has the charge and the reservation that its status requires, and no other.",
+                     *           "about": "orders",
+                     *           "checked": 4,
+                     *           "violations": 0,
+                     *           "offenders": [],
+                     *           "warning": false
+                     *         },
+                     *         {
+                     *           "name": "path",
+                     *           "proves": "The history of every order has no gap, follows edges of the state machine, and ends with the status of the order. Its fence rises by one at a time. Its times match the order and never decrease. The order has the ID that it was admitted with.",
+                     *           "about": "orders",
+                     *           "checked": 59,
+                     *           "violations": 0,
+                     *           "offenders": [],
+                     *           "warning": false
+                     *         },
+                     *         {
+                     *           "name": "undone",
+                     *           "proves": "Every refund and release in the history undid one charge or reservation, and nothing else was undone.",
+                     *           "about": "orders",
+                     *           "checked": 1,
+                     *           "violations": 0,
+                     *           "offenders": [],
+                     *           "warning": false
+                     *         },
+                     *         {
+                     *           "name": "lines",
+                     *           "proves": "The lines of every order agree with its amount and units, and its reservations with its lines.",
+                     *           "about": "orders",
+                     *           "checked": 0,
+                     *           "violations": 0,
+                     *           "offenders": [],
+                     *           "warning": false
+                     *         },
+                     *         {
+                     *           "name": "refunds",
+                     *           "proves": "Every refunded charge has one refund of its generation, amount and currency. Requested refunds, captures and voids are of completed orders, do not exceed what was captured, what was authorized and the quantity, and are done if the books say so.",
+                     *           "about": "orders",
+                     *           "checked": 4,
+                     *           "violations": 0,
+                     *           "offenders": [],
+                     *           "warning": false
+                     *         },
+                     *         {
+                     *           "name": "protocol",
+                     *           "proves": "The columns that drive an order agree with its status: due, held, owned, ended, outcome, failure.",
+                     *           "about": "orders",
+                     *           "checked": 10,
+                     *           "violations": 0,
+                     *           "offenders": [],
+                     *           "warning": false
+                     *         },
+                     *         {
+                     *           "name": "money",
+                     *           "proves": "In every currency, charges less refunds are the sum of the orders that hold money.",
+                     *           "about": "currencies",
+                     *           "checked": 7,
+                     *           "violations": 0,
+                     *           "offenders": [],
+                     *           "warning": false
+                     *         },
+                     *         {
+                     *           "name": "stock",
+                     *           "proves": "The reserved units of every item are the sum of its unsold reservations, and its sold units the sum of the sold ones. Its units on hand are the sum of its stock movements, less what was sold since the first of them. No tracked item has more units reserved than on hand.",
+                     *           "about": "items",
+                     *           "checked": 2,
+                     *           "violations": 0,
+                     *           "offenders": [],
+                     *           "warning": false
+                     *         },
+                     *         {
+                     *           "name": "orphans",
+                     *           "proves": "Every transition, charge, refund, reservation, confirmation, call, answer and late undo belongs to an order.",
+                     *           "about": "numbers",
+                     *           "checked": 85,
+                     *           "violations": 0,
+                     *           "offenders": [],
+                     *           "warning": false
+                     *         },
+                     *         {
+                     *           "name": "numbers",
+                     *           "proves": "Every order that precedes another one exists.",
+                     *           "about": "numbers",
+                     *           "checked": 9,
+                     *           "violations": 0,
+                     *           "offenders": [],
+                     *           "warning": false
+                     *         },
+                     *         {
+                     *           "name": "calls",
+                     *           "proves": "Every completed remote step has its call and answer, and every answered effect is in the books.",
+                     *           "about": "orders",
+                     *           "checked": 4,
+                     *           "violations": 0,
+                     *           "offenders": [],
+                     *           "warning": false
+                     *         },
+                     *         {
+                     *           "name": "late",
+                     *           "proves": "Every effect that was reported too late is undone within an hour, and no refund is open for longer.",
+                     *           "about": "orders",
+                     *           "checked": 0,
+                     *           "violations": 0,
+                     *           "offenders": [],
+                     *           "warning": false
+                     *         },
+                     *         {
+                     *           "name": "access_log",
+                     *           "proves": "Every entry of the access log about a token, a link or a session is of something that was done.",
+                     *           "about": "entries",
+                     *           "checked": 0,
+                     *           "violations": 0,
+                     *           "offenders": [],
+                     *           "warning": false
+                     *         },
+                     *         {
+                     *           "name": "forgotten",
+                     *           "proves": "Every forgotten order is in the sums of its day, in a batch, and among the rows that answer its repetitions.",
+                     *           "about": "currencies",
+                     *           "checked": 0,
+                     *           "violations": 0,
+                     *           "offenders": [],
+                     *           "warning": false
+                     *         },
+                     *         {
+                     *           "name": "stuck",
+                     *           "proves": "No order is due for long without being picked up.",
+                     *           "about": "orders",
+                     *           "checked": 1,
+                     *           "violations": 0,
+                     *           "offenders": [],
+                     *           "warning": true
+                     *         }
+                     *       ],
+                     *       "orders": {
+                     *         "canceled": 2,
+                     *         "completed": 6,
+                     *         "pending": 2
+                     *       },
+                     *       "money": [
+                     *         {
+                     *           "currency": "USD",
+                     *           "orders": 10,
+                     *           "charges": 7,
+                     *           "charged": "1199.96",
+                     *           "refunded": "59.99",
+                     *           "authorized": "0.00",
+                     *           "voided": "59.99",
+                     *           "kept": "1079.98",
+                     *           "disputed": "99.99",
+                     *           "lost": "0.00",
+                     *           "underWay": "0.00",
+                     *           "forgotten": 0
+                     *         }
+                     *       ],
+                     *       "days": [
+                     *         {
+                     *           "day": "2026-11-27",
+                     *           "currency": "USD",
+                     *           "orders": 10,
+                     *           "charges": 7,
+                     *           "charged": "1199.96",
+                     *           "refunded": "59.99",
+                     *           "authorized": "0.00",
+                     *           "voided": "59.99",
+                     *           "kept": "1079.98",
+                     *           "disputed": "99.99",
+                     *           "lost": "0.00",
+                     *           "underWay": "0.00",
+                     *           "forgotten": 0
+                     *         }
+                     *       ],
+                     *       "movements": [
+                     *         {
+                     *           "period": "2026-11-27",
+                     *           "currency": "USD",
+                     *           "captured": "1139.97",
+                     *           "undone": "50.00",
+                     *           "refunded": "9.99",
+                     *           "lost": "0.00",
+                     *           "kept": "1079.98"
+                     *         }
+                     *       ],
+                     *       "months": [
+                     *         {
+                     *           "period": "2026-11",
+                     *           "currency": "USD",
+                     *           "captured": "1139.97",
+                     *           "undone": "50.00",
+                     *           "refunded": "9.99",
+                     *           "lost": "0.00",
+                     *           "kept": "1079.98"
+                     *         }
+                     *       ]
+                     *     }
+                     */
                     "application/json": components["schemas"]["VerificationReport"];
                     "text/csv": string;
                 };
@@ -6241,6 +7428,26 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "endpoints": [
+                     *         {
+                     *           "id": "whe_1",
+                     *           "url": "https://shop.example/hooks",
+                     *           "types": [
+                     *             "order.*"
+                     *           ],
+                     *           "state": "enabled",
+                     *           "failures": 0,
+                     *           "eventNo": 61,
+                     *           "undelivered": 0,
+                     *           "version": 1,
+                     *           "createdAt": "2026-11-27T18:15:28.434669Z",
+                     *           "createdBy": "local"
+                     *         }
+                     *       ]
+                     *     }
+                     */
                     "application/json": components["schemas"]["WebhookEndpoints"];
                 };
             };
@@ -6267,6 +7474,14 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "url": "https://shop.example/hooks",
+                 *       "types": [
+                 *         "order.*"
+                 *       ]
+                 *     }
+                 */
                 "application/json": components["schemas"]["WebhookEndpointBody"];
             };
         };
@@ -6278,6 +7493,22 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "id": "whe_1",
+                     *       "url": "https://shop.example/hooks",
+                     *       "types": [
+                     *         "order.*"
+                     *       ],
+                     *       "state": "enabled",
+                     *       "failures": 0,
+                     *       "eventNo": 0,
+                     *       "version": 1,
+                     *       "createdAt": "2026-11-27T18:15:28.434669Z",
+                     *       "createdBy": "local",
+                     *       "secret": "whsec_P1LNDsQrf9niRr+vE3NrbnpmVTE9mf/LOMdzl5f0Me4="
+                     *     }
+                     */
                     "application/json": components["schemas"]["WebhookEndpoint"];
                 };
             };
@@ -6314,6 +7545,22 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "id": "whe_1",
+                     *       "url": "https://shop.example/hooks",
+                     *       "types": [
+                     *         "order.*"
+                     *       ],
+                     *       "state": "enabled",
+                     *       "failures": 0,
+                     *       "eventNo": 61,
+                     *       "undelivered": 0,
+                     *       "version": 1,
+                     *       "createdAt": "2026-11-27T18:15:28.434669Z",
+                     *       "createdBy": "local"
+                     *     }
+                     */
                     "application/json": components["schemas"]["WebhookEndpoint"];
                 };
             };
@@ -6346,6 +7593,14 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "url": "https://shop.example/broken",
+                 *       "types": [
+                 *         "order.*"
+                 *       ]
+                 *     }
+                 */
                 "application/json": components["schemas"]["WebhookEndpointBody"];
             };
         };
@@ -6357,6 +7612,21 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "id": "whe_1",
+                     *       "url": "https://shop.example/broken",
+                     *       "types": [
+                     *         "order.*"
+                     *       ],
+                     *       "state": "enabled",
+                     *       "failures": 0,
+                     *       "eventNo": 61,
+                     *       "version": 2,
+                     *       "createdAt": "2026-11-27T18:15:28.434669Z",
+                     *       "createdBy": "local"
+                     *     }
+                     */
                     "application/json": components["schemas"]["WebhookEndpoint"];
                 };
             };
@@ -6438,6 +7708,26 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "deliveries": [
+                     *         {
+                     *           "endpointId": "whe_1",
+                     *           "delivery": 58,
+                     *           "eventId": "evt_11_10_661460b7eb53b",
+                     *           "type": "order.void_done",
+                     *           "orderId": "order-602",
+                     *           "state": "delivered",
+                     *           "createdAt": "2026-11-27T18:15:29.402601Z",
+                     *           "attemptedAt": "2026-11-27T18:15:29.423749Z",
+                     *           "finishedAt": "2026-11-27T18:15:29.423749Z",
+                     *           "attempts": 1,
+                     *           "status": 200
+                     *         }
+                     *       ],
+                     *       "nextCursor": "WEKVArTSH9RdNTg"
+                     *     }
+                     */
                     "application/json": components["schemas"]["DeliveryPage"];
                 };
             };
@@ -6471,6 +7761,29 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "endpointId": "whe_1",
+                     *       "delivery": 58,
+                     *       "eventId": "evt_11_10_661460b7eb53b",
+                     *       "type": "order.void_done",
+                     *       "orderId": "order-602",
+                     *       "state": "delivered",
+                     *       "createdAt": "2026-11-27T18:15:29.402601Z",
+                     *       "attemptedAt": "2026-11-27T18:15:29.423749Z",
+                     *       "finishedAt": "2026-11-27T18:15:29.423749Z",
+                     *       "attempts": 1,
+                     *       "status": 200,
+                     *       "log": [
+                     *         {
+                     *           "at": "2026-11-27T18:15:29.423588628Z",
+                     *           "status": 200,
+                     *           "latencyMs": 0,
+                     *           "answer": "{\"reference\":\"ch_\"}"
+                     *         }
+                     *       ]
+                     *     }
+                     */
                     "application/json": components["schemas"]["Delivery"];
                 };
             };
@@ -6503,6 +7816,12 @@ export interface operations {
         };
         requestBody?: {
             content: {
+                /**
+                 * @example {
+                 *       "requestId": "resend-1",
+                 *       "reason": "the shop lost it"
+                 *     }
+                 */
                 "application/json": components["schemas"]["VerbBody"];
             };
         };
@@ -6513,6 +7832,37 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "endpointId": "whe_1",
+                     *       "delivery": 58,
+                     *       "eventId": "evt_11_10_661460b7eb53b",
+                     *       "type": "order.void_done",
+                     *       "orderId": "order-602",
+                     *       "state": "pending",
+                     *       "createdAt": "2026-11-27T18:15:29.402601Z",
+                     *       "dueAt": "2026-11-27T18:15:29.648929Z",
+                     *       "attemptedAt": "2026-11-27T18:15:29.423749Z",
+                     *       "attempts": 0,
+                     *       "status": 200,
+                     *       "log": [
+                     *         {
+                     *           "at": "2026-11-27T18:15:29.423588628Z",
+                     *           "status": 200,
+                     *           "latencyMs": 0,
+                     *           "answer": "{\"reference\":\"ch_\"}"
+                     *         }
+                     *       ],
+                     *       "changes": [
+                     *         {
+                     *           "at": "2026-11-27T18:15:29.648929Z",
+                     *           "verb": "resent",
+                     *           "actor": "local",
+                     *           "reason": "the shop lost it"
+                     *         }
+                     *       ]
+                     *     }
+                     */
                     "application/json": components["schemas"]["Delivery"];
                 };
             };
@@ -6549,6 +7899,12 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "requestId": "skip-1",
+                 *       "reason": "entered by hand"
+                 *     }
+                 */
                 "application/json": components["schemas"]["SkipBody"];
             };
         };
@@ -6559,6 +7915,48 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "endpointId": "whe_1",
+                     *       "delivery": 58,
+                     *       "eventId": "evt_11_10_661460b7eb53b",
+                     *       "type": "order.void_done",
+                     *       "orderId": "order-602",
+                     *       "state": "skipped",
+                     *       "createdAt": "2026-11-27T18:15:29.402601Z",
+                     *       "attemptedAt": "2026-11-27T18:15:29.70898Z",
+                     *       "finishedAt": "2026-11-27T18:15:29.711462Z",
+                     *       "attempts": 1,
+                     *       "status": 503,
+                     *       "log": [
+                     *         {
+                     *           "at": "2026-11-27T18:15:29.423588628Z",
+                     *           "status": 200,
+                     *           "latencyMs": 0,
+                     *           "answer": "{\"reference\":\"ch_\"}"
+                     *         },
+                     *         {
+                     *           "at": "2026-11-27T18:15:29.708096646Z",
+                     *           "status": 503,
+                     *           "latencyMs": 0
+                     *         }
+                     *       ],
+                     *       "changes": [
+                     *         {
+                     *           "at": "2026-11-27T18:15:29.648929Z",
+                     *           "verb": "resent",
+                     *           "actor": "local",
+                     *           "reason": "the shop lost it"
+                     *         },
+                     *         {
+                     *           "at": "2026-11-27T18:15:29.711462Z",
+                     *           "verb": "skipped",
+                     *           "actor": "local",
+                     *           "reason": "entered by hand"
+                     *         }
+                     *       ]
+                     *     }
+                     */
                     "application/json": components["schemas"]["Delivery"];
                 };
             };
@@ -6594,6 +7992,12 @@ export interface operations {
         };
         requestBody?: {
             content: {
+                /**
+                 * @example {
+                 *       "requestId": "disable-1",
+                 *       "reason": "maintenance of the shop"
+                 *     }
+                 */
                 "application/json": components["schemas"]["VerbBody"];
             };
         };
@@ -6605,6 +8009,30 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "id": "whe_1",
+                     *       "url": "https://shop.example/broken",
+                     *       "types": [
+                     *         "order.*"
+                     *       ],
+                     *       "state": "disabled",
+                     *       "disabledAt": "2026-11-27T18:15:29.720834Z",
+                     *       "disabledReason": "by local: maintenance of the shop",
+                     *       "failures": 1,
+                     *       "failingSince": "2026-11-27T18:15:29.70898Z",
+                     *       "lastFailure": {
+                     *         "at": "2026-11-27T18:15:29.708096646Z",
+                     *         "status": 503,
+                     *         "latencyMs": 0
+                     *       },
+                     *       "eventNo": 61,
+                     *       "version": 4,
+                     *       "createdAt": "2026-11-27T18:15:28.434669Z",
+                     *       "createdBy": "local",
+                     *       "previousSecretUntil": "2026-11-28T18:15:29.720012Z"
+                     *     }
+                     */
                     "application/json": components["schemas"]["WebhookEndpoint"];
                 };
             };
@@ -6639,6 +8067,12 @@ export interface operations {
         };
         requestBody?: {
             content: {
+                /**
+                 * @example {
+                 *       "requestId": "enable-1",
+                 *       "reason": "maintenance is over"
+                 *     }
+                 */
                 "application/json": components["schemas"]["EnableBody"];
             };
         };
@@ -6650,6 +8084,22 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "id": "whe_1",
+                     *       "url": "https://shop.example/broken",
+                     *       "types": [
+                     *         "order.*"
+                     *       ],
+                     *       "state": "enabled",
+                     *       "failures": 0,
+                     *       "eventNo": 61,
+                     *       "version": 5,
+                     *       "createdAt": "2026-11-27T18:15:28.434669Z",
+                     *       "createdBy": "local",
+                     *       "previousSecretUntil": "2026-11-28T18:15:29.720012Z"
+                     *     }
+                     */
                     "application/json": components["schemas"]["WebhookEndpoint"];
                 };
             };
@@ -6684,6 +8134,13 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "since": "2026-11-20T00:00:00Z",
+                 *       "requestId": "recover-1",
+                 *       "reason": "the receiver was down"
+                 *     }
+                 */
                 "application/json": components["schemas"]["RecoverBody"];
             };
         };
@@ -6694,6 +8151,12 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "recovered": 1,
+                     *       "more": false
+                     *     }
+                     */
                     "application/json": components["schemas"]["Recovery"];
                 };
             };
@@ -6728,6 +8191,12 @@ export interface operations {
         };
         requestBody?: {
             content: {
+                /**
+                 * @example {
+                 *       "requestId": "rotate-1",
+                 *       "reason": "once a year"
+                 *     }
+                 */
                 "application/json": components["schemas"]["RotateSecretBody"];
             };
         };
@@ -6739,6 +8208,29 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "id": "whe_1",
+                     *       "url": "https://shop.example/broken",
+                     *       "types": [
+                     *         "order.*"
+                     *       ],
+                     *       "state": "enabled",
+                     *       "failures": 1,
+                     *       "failingSince": "2026-11-27T18:15:29.70898Z",
+                     *       "lastFailure": {
+                     *         "at": "2026-11-27T18:15:29.708096646Z",
+                     *         "status": 503,
+                     *         "latencyMs": 0
+                     *       },
+                     *       "eventNo": 61,
+                     *       "version": 3,
+                     *       "createdAt": "2026-11-27T18:15:28.434669Z",
+                     *       "createdBy": "local",
+                     *       "secret": "whsec_DX0cNI4yRl1xfTDeIlSdc3M+iP4+VAxDRBdXzgTsvkA=",
+                     *       "previousSecretUntil": "2026-11-28T18:15:29.720012Z"
+                     *     }
+                     */
                     "application/json": components["schemas"]["WebhookEndpoint"];
                 };
             };
@@ -6774,6 +8266,16 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "delivered": true,
+                     *       "eventId": "evt_test_nmulxdyensdifengo3n4hn4s4b",
+                     *       "at": "2026-11-27T18:15:29.645568476Z",
+                     *       "status": 200,
+                     *       "latencyMs": 0,
+                     *       "answer": "{\"reference\":\"ch_\"}"
+                     *     }
+                     */
                     "application/json": components["schemas"]["TestOutcome"];
                 };
             };
@@ -6803,6 +8305,19 @@ export interface operations {
         };
         requestBody: {
             content: {
+                /**
+                 * @example {
+                 *       "id": "evt_1",
+                 *       "object": "event",
+                 *       "type": "payment_intent.succeeded",
+                 *       "data": {
+                 *         "object": {
+                 *           "id": "pi_1",
+                 *           "object": "payment_intent"
+                 *         }
+                 *       }
+                 *     }
+                 */
                 "application/json": {
                     [key: string]: unknown;
                 };
@@ -6815,6 +8330,11 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "accepted": true
+                     *     }
+                     */
                     "application/json": components["schemas"]["Receipt"];
                 };
             };
@@ -6844,6 +8364,13 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "status": "ok",
+                     *       "version": "0.1.0",
+                     *       "warning": "The service is open: no token was made yet. To close it: pawl token create NAME --roles ROLES"
+                     *     }
+                     */
                     "application/json": components["schemas"]["Health"];
                 };
             };
@@ -6868,6 +8395,11 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    /**
+                     * @example {
+                     *       "status": "ok"
+                     *     }
+                     */
                     "application/json": components["schemas"]["Health"];
                 };
             };
