@@ -34,14 +34,14 @@ WITH looked AS MATERIALIZED (
 ), grouped AS (
   SELECT l.status, l.hold, l.route, l.step, l.currency, count(*) AS orders, count(*) FILTER (WHERE l.trying) AS trying, sum(l.amount) AS amount,
     coalesce(mode() WITHIN GROUP (ORDER BY l.code) FILTER (WHERE l.code NOT IN ('', 'breaker_open', 'queue_full')), max(l.code)) AS code,
-    min(l.order_no) AS oldest, coalesce(max(l.order_no) FILTER (WHERE NOT l.trying), max(l.order_no)) AS newest, min(l.at) AS first_at, max(l.at) AS last_at
+    (array_agg(l.order_no ORDER BY l.order_no))[:100] AS oldest, coalesce(max(l.order_no) FILTER (WHERE NOT l.trying), max(l.order_no)) AS newest, min(l.at) AS first_at, max(l.at) AS last_at
   FROM looked AS l GROUP BY l.status, l.hold, l.route, l.step, CASE WHEN l.hold = 'retry' THEN '' ELSE l.code END, l.currency
   ORDER BY newest DESC LIMIT $2
 )
 SELECT g.status::text AS status, coalesce(g.hold, '')::text AS hold, coalesce(g.route, '')::text AS route, coalesce(g.step, '')::text AS step,
   g.code::text AS code, g.orders, g.trying, g.currency::text AS currency, g.amount::text AS amount,
   coalesce(g.first_at, (SELECT min(t.at) FROM pawl.transitions AS t
-    WHERE t.order_no IN (g.oldest, g.newest) AND t.to_status = g.status AND t.actor IS NULL
+    WHERE t.order_no = ANY (g.oldest || g.newest) AND t.to_status = g.status AND t.actor IS NULL
       AND t.verb IN (g.hold, CASE g.hold WHEN 'attention' THEN 'hold' END) -- a claim and the ledger write hold
     OR t.order_no = n.order_no AND t.seq = n.seq), now())::timestamptz AS first_at,
   coalesce(g.last_at, (SELECT t.at FROM pawl.transitions AS t WHERE t.order_no = n.order_no AND t.seq = n.seq), now())::timestamptz AS last_at,
@@ -76,9 +76,9 @@ type ErrorGroupsRow struct {
 // cause: step and code of the failure, or the hold reason up to the colon. Orders that are retried at a step, and at a
 // route of the charge, are one group, whose code is the most frequent one: the reason of their hold changes with each
 // try and with the circuit breaker. Those whose step is being tried now have no hold, and are among them.
-// first_at and last_at are times of failures. For a hold, they are when the oldest or the newest order was first held
-// there, and when the hold of the newest began: an order that is retried is held again and again. A group has a row for
-// each currency.
+// first_at and last_at are times of failures. For a hold, they are when one of the 100 oldest orders or the newest one was
+// first held there, and when the hold of the newest began: an order that is retried is held again and again, and any of
+// them may be the first that is held for a person. A group has a row for each currency.
 //
 // BETWEEN instead of =: with =, the planner may walk the primary key instead of the index.
 func (q *Queries) ErrorGroups(ctx context.Context, arg ErrorGroupsParams) ([]ErrorGroupsRow, error) {

@@ -81,7 +81,9 @@ func (v *visit) bulk() error {
 		}
 	}
 	if p.Tried = p.Problem == nil && len(p.Would)+len(p.Not) > 0; p.Tried {
-		p.Away = v.away(p)
+		if p.Away = v.failing(p.Verb, p.Would); p.Verb.Name == "refund" {
+			p.Away = append(p.Away, v.disputed(p.Would)...)
+		}
 	}
 	if p.Problem == nil {
 		p.Problem = unexplained

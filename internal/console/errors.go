@@ -15,6 +15,7 @@ import (
 type errorsPage struct {
 	Groups []errorGroup
 	More   bool
+	Open   []wrong // refunds, captures and voids that wait
 }
 
 // errorGroup has the errors about which a person does the same: orders that wait for a provider, those that need a person
@@ -47,7 +48,7 @@ type errorAction struct{ Label, URL string }
 
 // errorGroups shows what a person can act on: providers first, then the group with the newest error.
 func (v *visit) errorGroups() error {
-	groups, more, err := v.groupedErrors()
+	groups, overview, more, err := v.groupedErrors()
 	if err != nil {
 		return err
 	}
@@ -61,7 +62,13 @@ func (v *visit) errorGroups() error {
 			}
 		}
 	}
-	return v.show("errors", page{Title: "Errors", Data: errorsPage{groups, more}})
+	p := errorsPage{Groups: groups, More: more}
+	for _, i := range overview.Incidents {
+		if i.Kind == client.IncidentKindOperationsWaiting {
+			p.Open = append(p.Open, wrongOf(i, v.may))
+		}
+	}
+	return v.show("errors", page{Title: "Errors", Data: p})
 }
 
 // lookAtStock finds which orders of a group would find too little again. Only the others can be retried.
@@ -77,12 +84,13 @@ func (v *visit) lookAtStock(of *errorGroup) error {
 	return err
 }
 
-func (v *visit) groupedErrors() (groups []errorGroup, more bool, err error) {
+// groupedErrors returns an empty overview to a person who may not read it.
+func (v *visit) groupedErrors() (groups []errorGroup, overview *client.Overview, more bool, err error) {
+	overview = &client.Overview{}
 	found, err := v.api.ListErrorGroups(v.r.Context())
 	if err != nil {
-		return nil, false, err
+		return nil, overview, false, err
 	}
-	overview := &client.Overview{}
 	if v.may("getOverview") {
 		if known, err := v.api.GetOverview(v.r.Context()); err == nil { // the errors are worth more than their hosts
 			overview = known
@@ -108,7 +116,7 @@ func (v *visit) groupedErrors() (groups []errorGroup, more bool, err error) {
 		}
 		return 0
 	})
-	return groups, found.More, nil
+	return groups, overview, found.More, nil
 }
 
 // tried says what the newest order of a group was answered last, and how often its step was tried; empty: it is not known.

@@ -297,14 +297,15 @@ func TestOverviewOfALot(t *testing.T) {
 		{Kind: "books_differ", Detail: "charge=https://pay.example", Since: time.Now()},
 	}
 	found.Outages = []client.EndedOutage{{Steps: []string{"charge", "reserve"}, Host: "stock.example", Detail: "HTTP 503", Since: until.Add(-7 * time.Minute), Until: until,
-		Orders: 416, Completed: 400, Attention: 14}}
+		Orders: 416, Completed: 400, Attention: 14}, {Steps: []string{"confirm"}, Host: "pay.example", Detail: "timeout", Since: until.Add(-5 * time.Minute), Until: until}}
 	data.judge(func(string) bool { return true })
 	text := render(t, "overview", client.Caller{Open: true}, data)
 	for _, want := range []string{
 		"The service is open.", ">7&#43;<", ">10,000&#43;<", `href="/console/orders?q=status%3Acharging"`, "shop-2:8", "(shows this page)",
-		"<strong><bdi>pay.example</bdi></strong>\n<span>has failed at charge, reserve <time", ">for 1 h</time>: <bdi>connection refused</bdi>", "policy 4", "<strong>341</strong> events are not delivered", "<strong>420</strong> orders (98,400.00 USD) wait, and go on by themselves if it works again by 03:24 UTC; 378 are being tried now",
+		"<strong><bdi>pay.example</bdi></strong>\n<span>has failed at charge, reserve <time", ">for 1 h</time>: <bdi>connection refused</bdi>", "policy 4", "<strong>341</strong> events are not delivered", "<strong>420</strong> orders (98,400.00 USD) wait, and go on by themselves if it works again by 03:24 UTC (<time data-due",
 		`href="/console/orders?q=status%3Acharging%2Crefunding%2Creserving%2Creleasing&#43;hold%3Aretry"`, `href="/console/runbook#a-provider-is-away"`, "an order has been due",
-		"<strong><bdi>charge</bdi>, <bdi>reserve</bdi> work again</strong> <span>since 03:09 UTC; <bdi>stock.example</bdi> failed for 7 min: <bdi>HTTP 503</bdi></span>",
+		"<strong><bdi>confirm</bdi> works again</strong> <span>since 03:09 UTC; <bdi>pay.example</bdi> failed for 5 min: <bdi>the provider did not answer in time</bdi></span>",
+		`class="past"><div><strong><bdi>charge</bdi>, <bdi>reserve</bdi> failed before</strong>`, "–03:09 UTC, <bdi>stock.example</bdi>: <bdi>HTTP 503</bdi></span>", "; 378 are being tried now",
 		"<strong>416</strong> orders waited: 400 completed, <a href=\"/console/attention\">14 need a person</a>, 2 still on the way",
 		"<strong>Needs you</strong>\n<span>Retries are used up</span> <span><strong>1</strong> order (98,400.00 USD)</span>", `href="/console/attention?hold=attention&amp;reason=retries_exhausted"`,
 		"<strong>10,000&#43;</strong> orders", "<strong>To approve</strong>", "<strong>Endpoint whe_2</strong>", "nothing is sent before", `href="/console/webhook?id=whe_2"`,

@@ -65,13 +65,16 @@ func openDisputes(o *client.Order) []client.Dispute {
 	})
 }
 
-// caution warns before something is done to an order about which the provider's books differ, and before money goes back that
-// a dispute may take back as well.
+// caution warns before something is done to an order about which the provider's books differ, or whose provider fails, and
+// before money goes back that a dispute may take back as well.
 func (q *ofOrder) caution() (warnings []template.HTML) {
 	warn := func(format string, values ...any) {
 		warnings = append(warnings, template.HTML(template.HTMLEscapeString(fmt.Sprintf(format, values...))))
 	}
 	warnings, _ = q.differences(q.order.OrderID)
+	for _, text := range q.failing(q.verb, []client.BulkResult{{Status: q.order.Status}}) {
+		warn("%s", text)
+	}
 	if q.verb.Name != "refund" && q.verb.Name != "cancel" {
 		return warnings
 	}
@@ -105,7 +108,7 @@ func (q *ofOrder) outcomes(would *client.Order, outcome string) []string {
 	case "reject":
 		return all("The order ends canceled.", "Nothing was charged, and nothing will be.")
 	case "approve":
-		return all("The order starts: " + q.money(q.order.Amount) + " is charged, and " + goodsOf(q.order) + " reserved, if both succeed.")
+		return all(q.money(q.order.Amount) + " is charged, and " + goodsOf(q.order) + " reserved, if both succeed.")
 	case "pause":
 		return all("After the step under way, no money and no goods move until a person resumes the order.")
 	case "resume":
@@ -196,14 +199,9 @@ func (p *bulkPage) Becomes(r client.BulkResult) template.HTML {
 	return badge(r.Status)
 }
 
-// away says which providers that the orders of a request need do not answer, if the person may know.
-func (v *visit) away(p *bulkPage) (all []string) {
-	switch {
-	case len(p.Would) == 0 || p.Verb.Name == "pause" || p.Verb.Name == "reject":
-		return nil
-	case p.Verb.Name == "refund":
-		return v.disputed(p.Would)
-	case !v.may("getOverview"):
+// failing says which providers that orders need for a verb do not answer, if the person may know.
+func (v *visit) failing(verb *verb, orders []client.BulkResult) (all []string) {
+	if slices.Contains([]string{"pause", "reject", "step-result"}, verb.Name) || !v.may("getOverview") {
 		return nil
 	}
 	found, err := v.api.GetOverview(v.r.Context())
@@ -212,15 +210,16 @@ func (v *visit) away(p *bulkPage) (all []string) {
 	}
 	for _, s := range found.ProviderSteps {
 		needs := func(r client.BulkResult) bool {
-			if p.Verb.Name == "cancel" && r.Status == client.StatusPending {
+			if verb.Name == "cancel" && r.Status == client.StatusPending {
 				return false // nothing was done that is to be undone
 			}
 			return cmp.Or(string(fsm.State(r.Status).Step()), "charge") == string(s.Step)
 		}
-		if !s.FailingSince.IsZero() && slices.ContainsFunc(p.Would, needs) {
-			until := map[string]string{"cancel": "canceled orders wait until what was done can be undone", "approve": "approved orders wait to be charged"}
+		if !s.FailingSince.IsZero() && slices.ContainsFunc(orders, needs) {
+			until := map[string]string{"cancel": "canceled orders wait until what was done can be undone", "approve": "approved orders wait to be charged",
+				"refund": "refunds wait until it works", "capture": "captures wait until it works", "void": "voids wait until it works"}
 			all = append(all, fmt.Sprintf("The provider of %s has been failing since %s UTC: %s.",
-				s.Step, s.FailingSince.UTC().Format("15:04"), cmp.Or(until[p.Verb.Name], "orders will wait again")))
+				s.Step, s.FailingSince.UTC().Format("15:04"), cmp.Or(until[verb.Name], "orders will wait again")))
 		}
 	}
 	slices.Sort(all)

@@ -95,6 +95,13 @@ func (p overviewPage) Left(o client.EndedOutage) int64 {
 	return o.Orders - o.Completed - o.Attention - o.Stopped
 }
 
+// FailsAgain reports whether a step of an outage that ended fails now, so that it is only history.
+func (p overviewPage) FailsAgain(o client.EndedOutage) bool {
+	return slices.ContainsFunc(p.Incidents, func(i client.Incident) bool {
+		return i.Kind == client.IncidentKindProviderFailing && slices.Contains(o.Steps, strings.TrimSpace(string(i.Step)+" "+i.Route))
+	})
+}
+
 // Waiting reports whether any order waits.
 func (p overviewPage) Waiting() bool {
 	return slices.ContainsFunc(p.Holds, func(h client.HoldCount) bool { return h.Orders+h.Trying > 0 })

@@ -117,12 +117,14 @@ var holdWords = map[string]string{
 	fsm.HoldAttention: "a person, because Pawl can't go on by itself",
 }
 
+const putOff = "the provider keeps failing, so no call is made for now"
+
 // inWords is a reason that the service gives as a code, for people.
 func inWords(reason string) string {
 	code, rest, _ := strings.Cut(reason, ": ")
 	switch code {
 	case "breaker_open":
-		return "the provider keeps failing, so no call is made for now"
+		return putOff
 	case "queue_full":
 		return "too many calls wait for the provider"
 	case fsm.AnotherApprover:
@@ -130,7 +132,11 @@ func inWords(reason string) string {
 	case "retries_exhausted":
 		spent, last, _ := strings.Cut(strings.TrimPrefix(rest, "no success in "), ", last ")
 		if d, err := time.ParseDuration(spent); err == nil {
-			return "no success in " + length(d) + ": " + codeInWords(last)
+			words := codeInWords(last)
+			if words == putOff { // it may work again
+				words = "the provider kept failing, so the last calls were not made"
+			}
+			return "no success in " + length(d) + ": " + words
 		}
 	case "retry_after":
 		words, until, _ := strings.Cut(rest, " until ")
@@ -149,7 +155,7 @@ var codeWords = map[string]string{
 	"connection_lost": "the connection to the provider was lost", "retries_exhausted": "all retries failed", "outcome_unknown": "the outcome is unknown",
 	"policy_unusable": "the policy can't be used", "retry_after": "the provider asks to wait", "card_declined": "the card was declined",
 	"expired_card": "the card has expired", "insufficient_funds": "there is not enough money on the card", "out_of_stock": "out of stock",
-	"rejected": "a person rejected it", "deadline_exceeded": "its deadline has passed", "unseen": "the provider does not know it",
+	"in_progress": "the provider is still working on it", "rejected": "a person rejected it", "deadline_exceeded": "its deadline has passed", "unseen": "the provider does not know it",
 	"not_seen": "the provider does not know it", "stolen_card": "the card was reported stolen", "lost_card": "the card was reported lost",
 	"do_not_honor": "the bank refuses the card", "generic_decline": "the bank refuses the card", "incorrect_cvc": "the security code of the card is wrong",
 }
