@@ -181,7 +181,7 @@ func (q *sent[B]) endpoint(row db.WebhookEndpoint, err error) (any, error) {
 func checkWebhookEndpoint(d *decoder, body *webhookEndpointBody) {
 	if body.URL != "" {
 		if _, err := policy.ParseURL(body.URL); err != nil {
-			d.fault("/url", "not_url", "must be an absolute https URL with a host and without user, password or fragment")
+			d.fault("/url", "not_url", "must be an absolute https URL (http only to this machine), with a host and without user, password or fragment")
 		}
 	}
 	for i, name := range body.Types {

@@ -214,6 +214,8 @@ func (c *comparison) span(ctx context.Context, q *db.Queries, r span, before tim
 	return nil
 }
 
+var atProvider = map[string]string{live: "done at the provider", "pending": "under way at the provider"}
+
 func (c *comparison) order(keys []db.ProviderKeysRow) {
 	charges, charged, waiting := 0, "", ""
 	for i := range keys {
@@ -238,7 +240,7 @@ func (c *comparison) order(keys []db.ProviderKeysRow) {
 		if key.Settled {
 			wrong = c.settled(key, e) || wrong
 		} else {
-			waiting += ", " + key.Step + " " + cmp.Or(e.state, "nothing")
+			waiting += fmt.Sprintf("; %s of %s %s: %s", key.Step, key.Amount, key.Currency, cmp.Or(atProvider[e.state], e.state, "asked for, not at the provider yet"))
 		}
 		if wrong {
 			step.Wrong++

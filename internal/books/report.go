@@ -219,7 +219,7 @@ var providerChecks = []Check{
 	{Name: again, Proves: "Nothing is live at the provider for an order of Pawl's under a key that is not Pawl's."},
 	{Name: once, Proves: "No effect happened twice under one key."},
 	{Name: known, About: AboutKeys, Proves: "Every key at the provider was sent from these books."},
-	{Name: unsettled, Proves: "Every order that was sent to the provider has ended.", Warning: true},
+	{Name: unsettled, Proves: "Every order, refund, capture and void that was sent to the provider has ended.", Warning: true},
 	{Name: others, About: AboutKeys, Proves: "Nothing is live at the provider for other orders than Pawl's: nobody else charges there.", Warning: true},
 	{Name: uncounted, Proves: "Every charge that the provider has undone is in the figures of money.", Warning: true},
 }

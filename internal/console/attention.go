@@ -26,6 +26,7 @@ type attentionPage struct {
 	Next   string  // the URL of the next page
 	ForAll []*verb // verbs for all orders of the group, if it has several
 	Away   string  // why a retry does not help now; empty: nothing is known
+	Again  string  // that a retry may help now; empty: nothing is known
 }
 
 // waitingGroup has the orders that wait for the same reason.
@@ -71,7 +72,7 @@ func (v *visit) attention() error {
 			return err
 		}
 		if strings.HasPrefix(p.Chosen.try, "retry") {
-			p.Away = away(overview, p.Orders)
+			p.Away, p.Again = away(overview, p.Orders)
 		}
 	}
 	return v.show("attention", page{Title: "Needs a person", Data: p})
@@ -97,20 +98,28 @@ func chosen(groups []waitingGroup, hold, key string, step fsm.Step) *waitingGrou
 	return &waitingGroup{reason: why}
 }
 
-// away names a provider that an order needs, and that has failed and not worked since.
-func away(overview *client.Overview, orders []waitingOrder) string {
+// away names a provider that an order needs, and that has failed and not worked since, or one that works again.
+func away(overview *client.Overview, orders []waitingOrder) (away, again string) {
 	for _, s := range overview.ProviderSteps {
 		if !s.FailingSince.IsZero() && slices.ContainsFunc(orders, func(o waitingOrder) bool {
 			return o.Hold == client.OrderHoldAttention && string(fsm.State(o.Status).Step()) == string(s.Step) && (s.Route == "" || s.Route == o.Route)
 		}) {
 			host := fmt.Sprintf("%s has failed at %s since %s UTC", cmp.Or(s.Host, "The provider"), s.Step, s.FailingSince.UTC().Format("15:04"))
 			if s.Breaker == client.ProviderStepBreakerOpen {
-				return host + ". Wait until it works: then a retry can succeed."
+				return host + ". Wait until it works: then a retry can succeed.", ""
 			}
-			return host + ", and the next call tries whether it works again. Retry one order first: if it goes on, retry the others."
+			return host + ", and the next call tries whether it works again. Retry one order first: if it goes on, retry the others.", ""
 		}
 	}
-	return ""
+	for _, ended := range overview.Outages {
+		if slices.ContainsFunc(orders, func(o waitingOrder) bool {
+			step := string(fsm.State(o.Status).Step())
+			return o.Hold == client.OrderHoldAttention && (slices.Contains(ended.Steps, step) || slices.Contains(ended.Steps, step+" "+o.Route))
+		}) {
+			return "", fmt.Sprintf("%s works again since %s UTC: a retry can succeed.", cmp.Or(ended.Host, "The provider"), ended.Until.UTC().Format("15:04"))
+		}
+	}
+	return "", ""
 }
 
 // Primary reports whether the runbook recommends a verb now.

@@ -334,7 +334,7 @@ var differences = map[string]string{
 	"provider_again":      "Ask who did that. If a charge was a mistake, refund it at the provider.",
 	"provider_once":       "Refund the repeated effects at the provider, and report to it that it did one key twice.",
 	"provider_known":      "An order may have been lost in a failover or restore. If nobody sends it again, refund it at the provider.",
-	"provider_unsettled":  "Nothing, while the orders go on. Compare again once they have ended.",
+	"provider_unsettled":  "Nothing for those that go on by themselves, with an open refund, too: compare again later. Those that are held for attention wait for a person, under Needs a person.",
 	"provider_others":     "Find out who charges there beside Pawl.",
 	"provider_uncounted":  "Nothing: the customer pays nothing. The provider's own sums of charges and of refunds have each of these, Pawl's have neither.",
 }
@@ -351,7 +351,7 @@ var findings = map[string]string{
 	"provider_again":      "Orders of Pawl's that somebody else charged or refunded at the provider",
 	"provider_once":       "Done twice under one key by the provider",
 	"provider_known":      "At the provider, but never sent from these books",
-	"provider_unsettled":  "Orders that were sent to the provider, and have not ended",
+	"provider_unsettled":  "Orders, refunds, captures and voids that were sent to the provider, and have not ended",
 	"provider_others":     "At the provider, for no order of Pawl's",
 	"provider_uncounted":  "Charged and undone at the provider, and in no figure here",
 }

@@ -25,6 +25,8 @@ type orderPage struct {
 	Failed     bool               // that has failed
 	Stop       *client.Transition // the move that asked it to stop, if it is among the last ones
 	Wait       *wait              // what it waits for, if it does
+	Away       string             // whether the provider that it waits for works, as on the page of those that need a person
+	Again      string
 	Actions    []*verb
 	NoCancel   string // why there is no button to cancel it; empty: there is, or it has ended
 	Picture    template.HTML
@@ -326,7 +328,7 @@ func (v *visit) showOrder() error {
 		return err
 	}
 	actions := slices.DeleteFunc(v.actions(order), func(a *verb) bool { // each open refund, capture and void has its own link
-		return a.Name == "step-result" && order.Status == client.StatusCompleted
+		return a.Name == "step-result" && order.Status == client.StatusCompleted || a.Name == "cancel" && fsm.State(order.Status).Undoing()
 	})
 	p := &orderPage{Order: order, Actions: actions, NoCancel: v.noCancel(order)}
 	operations := operationsOf(order)
@@ -343,6 +345,11 @@ func (v *visit) showOrder() error {
 	if err := errors.Join(v.readPast(p), v.readAround(p)); err != nil {
 		return err
 	}
+	if p.retryFirst() && v.may("getOverview") {
+		if found, err := v.api.GetOverview(v.r.Context()); err == nil { // the order is worth more
+			p.Away, p.Again = away(found, []waitingOrder{{Order: *order}})
+		}
+	}
 	raw, err := json.MarshalIndent(order, "", "  ")
 	if err != nil {
 		return err
@@ -352,12 +359,23 @@ func (v *visit) showOrder() error {
 	return v.show("order", page{Title: "Order " + visible(order.OrderID), Data: p})
 }
 
+// Primary reports whether the runbook recommends a verb now.
+func (p *orderPage) Primary(verb string) bool {
+	return verb == "retry" && p.retryFirst() && p.Away == ""
+}
+
+func (p *orderPage) retryFirst() bool {
+	return p.Wait != nil && p.Wait.Needs != nil && strings.HasPrefix(p.Wait.Needs.try, "retry")
+}
+
 // noCancel says why a person can't cancel an order.
 func (v *visit) noCancel(o *client.Order) string {
 	allowed := slices.Contains(o.AllowedActions, "cancel")
 	switch {
 	case allowed && !v.may("cancelOrder"):
 		return "Your roles do not allow you to cancel it."
+	case fsm.State(o.Status).Undoing():
+		return "What was done is being undone already, so there is nothing to cancel."
 	case !allowed && o.Status == client.StatusConfirming:
 		return "It can't be canceled any more, because it is being confirmed. It can be refunded once it is completed."
 	}

@@ -109,7 +109,7 @@ func (w *wait) tellTries(o *client.Order, moves []client.Transition, calls []cli
 	switch n := len(tries); n {
 	case 0:
 		w.Title = "Waits for the provider of " + theStep[o.Status]
-		w.Why = markup("No call has been made%s.", since(began))
+		w.Why = "No call yet."
 	case 1:
 		w.Why = markup("One try has failed, %s: %s.", ago(tries[0].StartedAt), providerWords(&tries[0]))
 	default:
