@@ -138,12 +138,16 @@ var requestStates = []requestTile{
 	{Name: "held", Words: "held again, need a person", one: "held again, needs a person"}, {Name: "failed", Words: "failed"},
 }
 
+// totalsOf tells how far a request is.
+func totalsOf(found *client.RequestPage) string { return fmt.Sprint(found.Totals) }
+
 func (v *visit) showRequest() error {
 	id, state := v.query("id"), v.query("state")
 	found, err := v.api.GetRequest(v.r.Context(), id, client.GetRequestParams{State: client.GetRequestParamsState(state), Cursor: v.query("cursor")})
 	if err != nil {
 		return err
 	}
+	v.live = address("/console/live", url.Values{"request": {id}, "totals": {totalsOf(found)}})
 	p := &requestPage{ID: id, Page: found, Next: v.nextPage(found.NextCursor)}
 	if len(found.Results) > 0 {
 		p.Verb = verbByName(verbs, found.Results[0].Verb)

@@ -92,7 +92,7 @@ func TestReasonsAreThoseOfTheRunbook(t *testing.T) {
 			t.Errorf("%+v: the runbook says %q", r, r.Runbook())
 		}
 	}
-	whole := string(runbook.whole)
+	whole := string(runbook.Whole)
 	_, rest, _ := strings.Cut(whole, `<h2 id="attention">`)
 	rest, _, _ = strings.Cut(rest, "<h2")
 	for _, part := range strings.Split(rest, `<h3 id="`)[1:] {

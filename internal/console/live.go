@@ -88,6 +88,15 @@ func (v *visit) sign() (now func(context.Context) (string, error), shown string)
 			return proofStep(proof), nil
 		}, step
 	}
+	if id := v.query("request"); id != "" {
+		return func(ctx context.Context) (string, error) {
+			found, err := v.api.GetRequest(ctx, id, client.GetRequestParams{Limit: 1})
+			if err != nil {
+				return "", err
+			}
+			return totalsOf(found), nil
+		}, v.query("totals")
+	}
 	return v.latest, v.query("after")
 }
 

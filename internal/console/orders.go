@@ -370,6 +370,18 @@ func (p *ordersPage) OpenOperations(o client.Order) []operation {
 	})
 }
 
+// OpenSum is the sum of OpenOperations, if the page has all of them.
+func (p *ordersPage) OpenSum() (sums []client.CurrencyTotal) {
+	for _, o := range p.Orders {
+		for _, c := range p.OpenOperations(o) {
+			if p.Next == "" && p.First == 1 {
+				sums = addTotals(sums, []client.CurrencyTotal{{Currency: o.Currency, Amount: c.Amount}})
+			}
+		}
+	}
+	return sums
+}
+
 // Short reports whether the page ended before it was full.
 func (p *ordersPage) Short() bool { return len(p.Orders) < ordersOfPage && !p.ByTerm() }
 

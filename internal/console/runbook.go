@@ -8,20 +8,21 @@ import (
 )
 
 func (v *visit) showRunbook() error {
-	return v.show("runbook", page{Title: "Runbook", Data: runbook.whole})
+	return v.show("runbook", page{Title: "Runbook", Data: runbook})
 }
 
 // manualOf serves another document.
 func manualOf(title string, document []byte) func(*visit) error {
 	return func(v *visit) error {
-		return v.show("runbook", page{Title: title, Data: readManual(document, v.r.URL.Path).whole})
+		return v.show("runbook", page{Title: title, Data: readManual(document, v.r.URL.Path)})
 	}
 }
 
 var runbook = readManual(docs.Runbook, "/console/runbook")
 
 type manual struct {
-	whole    template.HTML
+	Whole    template.HTML
+	Contents []docs.Section
 	sections map[string]template.HTML // by the anchor of the heading; without the heading
 }
 
@@ -39,7 +40,10 @@ func readManual(document []byte, path string) manual {
 	}
 	m := manual{sections: map[string]template.HTML{}}
 	for _, section := range sections {
-		m.whole += section.Heading + section.Body
+		m.Whole += section.Heading + section.Body
+		if section.Level == 2 {
+			m.Contents = append(m.Contents, section)
+		}
 		m.sections[section.Anchor] = section.Body
 	}
 	return m
