@@ -131,7 +131,19 @@ func meaningOf(o *client.Order, why reason, calls []client.Call) string {
 	if why.Key != "retries_exhausted" {
 		return cmp.Or(why.Meaning, "Pawl can’t go on.")
 	}
-	text := "No try of " + theStep[o.Status] + " has succeeded"
+	text, tries, lookups := "No try of "+theStep[o.Status]+" has succeeded", 0, 0
+	for _, c := range calls { // the policy counts both
+		switch {
+		case string(c.Step) != string(fsm.State(o.Status).Step()) || c.Generation != o.Generation:
+		case c.Operation == client.CallOperationLookup:
+			lookups++
+		default:
+			tries++
+		}
+	}
+	if lookups > 0 && !fsm.State(o.Status).Undoing() {
+		text += fmt.Sprintf(" (%s, %s)", times(tries, "1 try", "tries"), times(lookups, "1 look-up", "look-ups"))
+	}
 	switch {
 	case o.InDoubt:
 		unclear := slices.IndexFunc(calls, func(c client.Call) bool {
