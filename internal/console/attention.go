@@ -133,7 +133,7 @@ func (p *attentionPage) Primary(verb string) bool {
 // orders, and an empty overview.
 func (v *visit) waitingGroups() (groups []waitingGroup, overview *client.Overview, err error) {
 	if !v.may("getOverview") {
-		own := reason{Title: "Your orders that need a person", Section: fsm.HoldAttention}
+		own := reason{words: words{Title: "Your orders that need a person", Section: fsm.HoldAttention}}
 		return []waitingGroup{{reason: own, URL: address("/console/attention", own.query())}}, &client.Overview{}, nil
 	}
 	found, err := v.api.GetOverview(v.r.Context())
@@ -158,7 +158,7 @@ func (r reason) urgency() int {
 	if r.Section == approval.Section {
 		return len(reasons) + 1
 	}
-	if at := slices.IndexFunc(reasons, func(known reason) bool { return known.Section == r.Section }); at >= 0 {
+	if at := slices.IndexFunc(reasons, func(known words) bool { return known.Section == r.Section }); at >= 0 {
 		return at
 	}
 	return len(reasons)
@@ -254,12 +254,16 @@ func (g *waitingGroup) AllURL(verb string) string {
 
 // reason is why orders need a person.
 type reason struct {
+	words
+	step fsm.Step // at which the orders are held; empty: at any
+}
+
+type words struct {
 	Key     string // the part of holdReason before the colon
 	Title   string
-	Section string   // of the runbook
-	try     string   // verbs, in the order of the runbook
-	Meaning string   // in a sentence
-	step    fsm.Step // at which the orders are held; empty: at any
+	Section string // of the runbook
+	try     string // verbs, in the order of the runbook
+	Meaning string // in a sentence
 }
 
 // statuses are those of orders at the step.
@@ -290,55 +294,55 @@ func (r reason) Risk() string {
 const dataRefused = "sqlstate"
 
 // reasons have a section in the runbook. The most urgent comes first.
-var reasons = []reason{
+var reasons = []words{
 	{"retries_exhausted", "Retries are used up", "retries_exhausted", "retry cancel step-result",
-		"Every call of the step failed or got no answer. A step in doubt may have been done, or may still be.", ""},
+		"Every call of the step failed or got no answer. A step in doubt may have been done, or may still be."},
 	{"outcome_unknown", "The outcome is unknown", "outcome_unknown", "step-result cancel",
-		"The step may have been done or not. The provider may have forgotten the key, so nothing is sent again. Look at the provider first.", ""},
+		"The step may have been done or not. The provider may have forgotten the key, so nothing is sent again. Look at the provider first."},
 	{"policy_unusable", "The policy can't be used", "policy_unusable", "retry cancel",
-		"A secret is missing, or the policy names a step that can't be done. Nothing was sent.", ""},
+		"A secret is missing, or the policy names a step that can't be done. Nothing was sent."},
 	{"undo_refused", "The provider refuses the undo", "undo_refused", "step-result retry cancel",
-		"The charge or reservation remains until it is undone at the provider.", ""},
+		"The charge or reservation remains until it is undone at the provider."},
 	{"void_refused", "The provider refuses to void an earlier try", "void_refused", "retry cancel",
-		"Nothing of the current try was sent. The effects of the earlier one must be undone first.", ""},
+		"Nothing of the current try was sent. The effects of the earlier one must be undone first."},
 	{"refused_in_doubt", "Refused, but perhaps confirmed before", "refused_in_doubt", "step-result retry",
-		"The confirmation was refused, and an earlier call of it got no answer. Look at the provider first.", ""},
+		"The confirmation was refused, and an earlier call of it got no answer. Look at the provider first."},
 	{"retry_after", "The provider asks to wait", "retry_after", "retry cancel",
-		"It asks for a longer pause than the policy allows.", ""},
+		"It asks for a longer pause than the policy allows."},
 	{"non_retryable", "Not to be retried", "non_retryable", "retry cancel step-result",
-		"The step may have been done or not. The policy says not to retry after this answer.", ""},
+		"The step may have been done or not. The policy says not to retry after this answer."},
 	{"taken over three times without a move", "Replicas fail on it", "taken-over-three-times-without-a-move", "retry cancel",
-		"Three replicas in a row took it over and did not move it. See their logs first.", ""},
+		"Three replicas in a row took it over and did not move it. See their logs first."},
 	{"unknown_move", "An unknown move", "unknown_move", "retry cancel",
-		"The program and the schema of the database do not agree. Find out first which of them is wrong.", ""},
+		"The program and the schema of the database do not agree. Find out first which of them is wrong."},
 	{dataRefused, "The database refuses its data", "an-sqlstate", "retry cancel",
-		"The statement that moves it fails each time, because of rows that the service did not write.", ""},
+		"The statement that moves it fails each time, because of rows that the service did not write."},
 }
 
-var approval = reason{"", "Waits for approval", "approval", "approve reject",
-	"A rule of the policy requires a person to look at it before anything is charged.", ""}
+var approval = reason{words: words{"", "Waits for approval", "approval", "approve reject",
+	"A rule of the policy requires a person to look at it before anything is charged."}}
 
 var anSQLState = regexp.MustCompile(`^[0-9A-Z]{5}$`)
 
-func reasonOf(hold client.OrderHold, words string) reason {
+func reasonOf(hold client.OrderHold, text string) reason {
 	if hold == client.OrderHoldApproval {
 		return approval
 	}
-	key, _, _ := strings.Cut(words, ":")
+	key, _, _ := strings.Cut(text, ":")
 	for _, r := range reasons {
 		switch {
 		case r.Key == key:
-			return r
+			return reason{words: r}
 		case r.Key == dataRefused && anSQLState.MatchString(key):
 			r.Key, r.Title = key, r.Title+" ("+key+")"
-			return r
+			return reason{words: r}
 		}
 	}
-	return reason{Key: key, Title: cmp.Or(key, "Without a reason"), Section: "attention"}
+	return reason{words: words{Key: key, Title: cmp.Or(key, "Without a reason"), Section: "attention"}}
 }
 
 // Runbook is the section of the runbook.
-func (r reason) Runbook() template.HTML { return runbook.sections[r.Section] }
+func (w words) Runbook() template.HTML { return runbook.sections[w.Section] }
 
 // Hold is the hold of orders with this reason.
 func (r reason) Hold() string {

@@ -86,7 +86,7 @@ func FuzzParseSearch(f *testing.F) {
 func TestReasonsAreThoseOfTheRunbook(t *testing.T) {
 	t.Parallel()
 	known := map[string]bool{}
-	for _, r := range append(reasons, approval) {
+	for _, r := range append(reasons, approval.words) {
 		known[r.Section] = true
 		if len(r.Runbook()) < 100 || r.Meaning == "" || len(r.try) == 0 {
 			t.Errorf("%+v: the runbook says %q", r, r.Runbook())
@@ -345,7 +345,7 @@ func TestNoneOnThisPage(t *testing.T) {
 	t.Parallel()
 	for next, want := range map[string]string{"": "No order waits for this any more",
 		"/console/attention?cursor=c": "None was found among the last 10,000"} {
-		text := render(t, "attention", client.Caller{}, &attentionPage{Chosen: &waitingGroup{reason: reasons[0]}, Next: next})
+		text := render(t, "attention", client.Caller{}, &attentionPage{Chosen: &waitingGroup{reason: reason{words: reasons[0]}}, Next: next})
 		if !strings.Contains(text, want) || strings.Contains(text, "Search further") != (next != "") {
 			t.Error(text)
 		}
@@ -393,7 +393,7 @@ func TestDoubtIsTold(t *testing.T) {
 	o.Status, o.InDoubt, o.Steps.Reserve = client.StatusReserving, true, client.StepState{}
 	assert.Equal(t, p.Goods(), "may be reserved")
 	lookup := []client.Call{{Operation: "lookup", Outcome: "retry", Code: "unseen"}}
-	assert.Equal(t, meaningOf(&o, reasons[0], lookup), "No try of the reservation has succeeded, but one without a clear answer may have been done. Asked last, the provider said that it was not done, but the request may still be on its way.")
+	assert.Equal(t, meaningOf(&o, reason{words: reasons[0]}, lookup), "No try of the reservation has succeeded, but one without a clear answer may have been done. Asked last, the provider said that it was not done, but the request may still be on its way.")
 	found := &client.Overview{ProviderSteps: []client.ProviderStep{{Step: "charge", Route: "eu", Host: "eu.example"}, {Step: "charge", Route: "us", Host: "us.example"}}}
 	group := client.ErrorGroup{Step: "charge", Route: "eu", Hold: client.ErrorGroupHoldRetry, Code: "timeout"}
 	closed := groupOf(found, &group)
