@@ -114,6 +114,8 @@ func TestSearch(t *testing.T) {
 		assert.Equal(t, older.Matches[0].Order.OrderID, []string{"ann", "shop-10"}[want])
 	}
 	b.get(t, "/api/search?term=op-10&cursor="+older.NextCursor).wantProblem(t, 422, "invalid_parameter")
+	b.process(t, `{"orderId":"po","amount":20,"item":"widget","metadata":{"email":"1290"}}`).wantStatus(t, 200)
+	assert.Equal(t, b.found(t, "term=%231290"), "po metadata email, web-1290 word orderId", "not only what is the number")
 	assert.NoError(t, migrations.RemoveSearchKey(t.Context(), b.AdminURL, "email"))
 	assert.Equal(t, b.found(t, "term=bob@example.com"), "", "of a key that was removed")
 	for query, name := range map[string]string{"": "term", "term=%00": "term", "term=a%20": "term", "term=a&limit=201": "limit", "term=" + strings.Repeat("a", 256): "term"} {

@@ -185,7 +185,7 @@ func separates(r rune) bool { return unicode.IsSpace(r) || strings.ContainsRune(
 var likely = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
 
 // lookUp finds the orders that have one of the terms as it is, in lower or in upper case. missing are the others, and a
-// single number, which other ids may end with, too.
+// single number that is no id: other ids may end with it.
 func (r *Reader) lookUp(ctx context.Context, terms []string, most int32) (all []db.OrdersSearchRow, missing []string, err error) {
 	for _, term := range terms {
 		before := len(all)
@@ -194,7 +194,6 @@ func (r *Reader) lookUp(ctx context.Context, terms []string, most int32) (all []
 				return nil, nil, err
 			}
 		}
-		numbered := len(all)
 		for i, typed := range []string{term, strings.ToLower(term), strings.ToUpper(term)} {
 			if i > 0 && typed == term {
 				continue
@@ -207,7 +206,8 @@ func (r *Reader) lookUp(ctx context.Context, terms []string, most int32) (all []
 				break
 			}
 		}
-		if len(all) == numbered && (numbered == before || len(terms) == 1) {
+		known := func(row db.OrdersSearchRow) bool { return len(terms) > 1 || !isNumber(term) || row.Matched == MatchedID }
+		if !slices.ContainsFunc(all[before:], known) {
 			missing = append(missing, term)
 		}
 	}
