@@ -344,7 +344,7 @@ func (c *comparison) settled(key *db.ProviderKeysRow, e entry) (wrong bool) {
 		voided, err := decimal.Parse(key.Voided) // an error: it is not compared
 		ended := err == nil && e.state == live && e.voided.Cmp(voided) > 0
 		if ended {
-			says = fmt.Sprintf("%s order, authorization of %s %s: %s of it ended in Pawl's books, %s at the provider", key.Status, key.Amount, key.Currency, voided, e.voided)
+			says = fmt.Sprintf("%s order, authorization of %s %s: %s of it has ended at the provider, %s in Pawl's books", key.Status, key.Amount, key.Currency, e.voided, voided)
 		}
 		return c.judge(standing, key.OrderID, e.state != live || ended, says)
 	}

@@ -285,9 +285,9 @@ func (r reason) At() string {
 // Risk is what a person must know about orders that are held at the step.
 func (r reason) Risk() string {
 	return map[fsm.Step]string{
-		fsm.Charge:  "The customer may have been charged, and gets nothing for it yet. Cancel gives back what was charged.",
+		fsm.Charge:  "The customer may have been charged, and Cancel gives back what was.",
 		fsm.Reserve: "The customer was charged, and the goods may be reserved. Cancel releases them and gives the money back.",
-		fsm.Confirm: "The customer was charged, and the goods are reserved. The order may be confirmed already, which nothing undoes: look before you decide.",
+		fsm.Confirm: "The customer was charged, and the goods are reserved. If the order is confirmed already, nothing undoes that: look before you decide.",
 	}[r.step]
 }
 

@@ -290,7 +290,21 @@ func bothSides(provider string, compared []client.VerificationStep) (rows []comp
 }
 
 // sides are the steps that move money.
-var sides = [][2]string{{"charge", "Charged or authorized"}, {"undo", "− Undone"}, {"capture", "Captured"}, {"refund", "− Refunded"}, {"void", "− Voided"}}
+var sides = [][2]string{{"charge", "Charged or authorized"}, {"undo", "− Undone"}, {"capture", "Captured later"}, {"refund", "− Refunded"}, {"void", "− Voided"}}
+
+// byOthers is what others than Pawl did at the providers.
+func byOthers(checks []client.VerificationCheck) (rows []comparedMoney) {
+	figures := map[string]string{"provider_again": "By others, for orders of Pawl's", "provider_others": "By others, for no order of Pawl's"}
+	for _, check := range checks {
+		for _, currency := range slices.Sorted(maps.Keys(check.Money)) {
+			if figure := figures[check.Name]; figure != "" {
+				there := parsed(check.Money[currency])
+				rows = append(rows, comparedMoney{figure, currency, there.Zero(), there, there})
+			}
+		}
+	}
+	return rows
+}
 
 // placesOf are the places of providers such as charge=https://pay.example.
 func placesOf(providers []string, compared []client.VerificationStep) (all []place) {

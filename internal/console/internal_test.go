@@ -308,7 +308,7 @@ func TestOverviewOfALot(t *testing.T) {
 		`class="past"><div><strong><bdi>charge</bdi>, <bdi>reserve</bdi> failed before</strong>`, "–03:09 UTC, <bdi>stock.example</bdi>: <bdi>HTTP 503</bdi></span>", "; 378 are being tried now",
 		"<strong>416</strong> orders waited: 400 completed, <a href=\"/console/attention\">14 need a person</a>, 2 still on the way",
 		"<strong>Needs you</strong>\n<span>Retries are used up</span> <span><strong>1</strong> order (98,400.00 USD)</span>", `href="/console/attention?hold=attention&amp;reason=retries_exhausted"`,
-		"<strong>10,000&#43;</strong> orders", "<strong>To approve</strong>", "<strong>Endpoint whe_2</strong>", "nothing is sent before", `href="/console/webhook?id=whe_2"`,
+		"<strong>10,000&#43;</strong> orders", "<strong>To approve</strong>", "<strong>Endpoint whe_2</strong>", "the next try is", `href="/console/webhook?id=whe_2"`,
 		"<strong>Refunds</strong>\n<span><strong>12</strong> (98,400.00 USD) wait, the oldest since 03:09 UTC: the provider did not answer in time at the last try; the next is <time data-due", `href="/console/orders?q=refund%3Aopen&#43;sort%3Aoldest"`,
 		"<strong>1</strong> waits, the oldest since 03:09 UTC: whether the money has moved is unknown.", "#pawlchargeoperationsopen",
 		"was disabled", "<bdi>the shop&#39;s till</bdi>", `href="/console/runbook#pawlwebhookendpointdisabled"`, "<strong>Replica gone:7</strong>", "silent <time",

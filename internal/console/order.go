@@ -195,11 +195,11 @@ func (p *orderPage) RefundedOfLines() []string {
 	return said
 }
 
-// RefundedOfNoLine is what refunds without lines have, or may have, given back; empty: nothing.
+// RefundedOfNoLine is what refunds without lines have given back; empty: nothing.
 func (p *orderPage) RefundedOfNoLine() string {
 	var sum decimal.Decimal
 	for _, r := range p.Refunds {
-		if r.Lines == nil && r.State != client.RefundStateFailed {
+		if r.Lines == nil && r.State == client.RefundStateDone {
 			sum, _ = sum.Add(parsed(r.Amount))
 		}
 	}
@@ -254,7 +254,7 @@ func (p *orderPage) Delivered() string {
 		}
 	}
 	if p.OlderAt() != nil {
-		return "Its newest deliveries, and the first that others wait for: " + counted(states)
+		return "Its newest deliveries, and the first that others wait for" // there are more, so that their number says nothing
 	}
 	return "To webhook endpoints: " + counted(states)
 }

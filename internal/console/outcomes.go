@@ -254,6 +254,8 @@ func (q *ofOrder) goodsBack() string {
 		return goodsOf(q.order) + q.goBack()
 	case q.order.InDoubt && q.step() == "reserve":
 		return "If reserved, " + goodsOf(q.order) + q.goBack()
+	case q.order.Steps.Reserve.Undone:
+		return "The goods were reserved, and are not any more."
 	}
 	return "No goods were reserved."
 }
@@ -299,7 +301,7 @@ func (q *ofOrder) retried(short string) []string {
 		why := visible(strings.TrimSuffix(codeInWords(q.order.Failure.Code)+": "+q.order.Failure.Detail, ": "))
 		why = strings.TrimRight(why, ".")
 		if short != "" {
-			return []string{short + "Nothing is charged then.", "Ask the customer to wait until it is in stock, or to order something else."}
+			return []string{short + "If it is charged first, that goes back.", "Ask the customer to wait until it is in stock, or to order something else."}
 		}
 		last := fmt.Sprintf("Last time it failed at the %s (%s), and nothing was kept of a charge.", q.order.Failure.Step, why)
 		switch {

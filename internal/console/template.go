@@ -68,6 +68,7 @@ var functions = template.FuncMap{
 	"figureURL":   figureURL,
 	"movedCells":  movedCells,
 	"moneyIn":     moneyIn,
+	"byOthers":    byOthers,
 	"placesOf":    placesOf,
 	"others":      others,
 	"refundedOf":  refundedOf,

@@ -481,7 +481,7 @@ func changesOf(is, would *client.Order) []change {
 		change{"Failure", is.Failure.Code, would.Failure.Code},
 		change{"Captured", count(is.Captured), count(cmp.Or(would.Captured, is.Captured))},
 		change{"Voided", count(is.Voided), count(cmp.Or(would.Voided, is.Voided))},
-		change{"Refunded", count(is.Refunded), count(cmp.Or(would.Refunded, is.Refunded))},
+		change{"Refunded", count(unlessZero(parsed(is.Refunded))), count(unlessZero(parsed(cmp.Or(would.Refunded, is.Refunded))))},
 		change{"Refunds, captures and voids", operationsText(is), operationsText(would)},
 		change{"Possible actions", strings.Join(is.AllowedActions, ", "), strings.Join(would.AllowedActions, ", ")},
 	)

@@ -148,7 +148,7 @@ func (v *visit) newEndpoint() *task {
 				return err
 			}
 			made, err := v.api.CreateWebhookEndpoint(v.r.Context(), body)
-			return v.tellSecret("The endpoint is created", made, err, "From now on, these events go to "+form.Get("url")+": "+typesText(body.Types)+". A test event shows whether it gets them.")
+			return v.tellSecret("The endpoint is created", made, err, "From now on, "+form.Get("url")+" gets events. Types: "+typesText(body.Types)+". A test event shows whether it gets them.")
 		},
 	}
 }
@@ -200,7 +200,7 @@ func endpointFields(e *client.WebhookEndpoint) []field {
 	}
 	return []field{
 		{Name: "url", Label: "URL", Type: "url", Value: e.URL, Required: true,
-			Help: "Where events are sent: https, or http if the service runs with --allow-private. " +
+			Help: "Where events are sent: https, or http on this machine or with --allow-private. " +
 				"Everyone with the role read can see it, so do not put a secret in it."},
 		{Name: "description", Label: "Description", Value: e.Description},
 		which,

@@ -115,7 +115,7 @@ func (b *tab) picture(name, ends string) {
 // does not depend on fonts. Numbers, times, the host and what changes by itself are masked.
 const seenOf = `(() => {
 	const last = document.querySelector(%q), whole = last.matches("header"), mask = (text) => text
-		.replace(/[\d][\d.,:]*/g, "#").replace(/# (ms|s|min|h|days)\b/g, "#").replace(/#s\b/g, "#ms").replace("; nothing is sent before", "").replace(/\s+/g, " ").trim();
+		.replace(/[\d][\d.,:]*/g, "#").replace(/# (ms|s|min|h|days)\b/g, "#").replace(/#s\b/g, "#ms").replace("; the next try is", "").replace(/\s+/g, " ").trim();
 	const lines = [];
 	const walk = (element, depth) => {
 		if (!element.checkVisibility() || element.matches("script, time, .live, #books ~ p")) return;
