@@ -206,7 +206,9 @@ func (r *Reader) lookUp(ctx context.Context, terms []string, most int32) (all []
 				break
 			}
 		}
-		known := func(row db.OrdersSearchRow) bool { return len(terms) > 1 || !isNumber(term) || row.Matched == MatchedID }
+		known := func(row db.OrdersSearchRow) bool {
+			return len(terms) > 1 || !isNumber(term) || row.Matched == MatchedID
+		}
 		if !slices.ContainsFunc(all[before:], known) {
 			missing = append(missing, term)
 		}
