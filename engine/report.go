@@ -20,7 +20,6 @@ const (
 	reportAfter = time.Minute // after its last call, a step is no longer reported
 	failingFor  = time.Hour   // unless its breaker is not closed: then after this
 	endedFor    = time.Hour   // after it, an outage is no longer reported
-	flapping    = time.Minute // an outage that begins sooner after the last one continues it
 )
 
 // reportLoop stores what only this replica knows, so that every replica can show an overview of all: how many orders
@@ -93,7 +92,7 @@ func (o *outage) begin(at time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch ended := !o.until.IsZero(); {
-	case ended && at.Sub(o.until) < flapping:
+	case ended && at.Sub(o.until) < orders.Flapping:
 		o.until = time.Time{}
 	case ended || o.since.IsZero():
 		if ended {

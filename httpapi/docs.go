@@ -28,7 +28,7 @@ var docsScript string
 
 var docsTemplate = template.Must(template.New("docs").Funcs(template.FuncMap{
 	"split": strings.Split, "trim": strings.TrimSuffix, "base": path.Base,
-	"members": membersOf, "list": listOf, "indented": func(text json.RawMessage) string { return indented(text) }, "limits": limitsOf, "script": func() template.JS { return template.JS(docsScript) },
+	"members": membersOf, "list": listOf, "indented": indented, "limits": limitsOf, "script": func() template.JS { return template.JS(docsScript) },
 }).Parse(docsHTML + loginHTML))
 
 // The pages load nothing, so they can be read anywhere. Their only script is docs.js, and they work without it.
@@ -223,7 +223,7 @@ func (e example) Command() string {
 }
 
 // indented is JSON for people to read.
-func indented(text []byte) string {
+func indented(text json.RawMessage) string {
 	var b bytes.Buffer
 	_ = json.Indent(&b, text, "", "  ") // it is JSON
 	return b.String()

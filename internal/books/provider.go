@@ -214,7 +214,7 @@ func (c *comparison) span(ctx context.Context, q *db.Queries, r span, before tim
 	return nil
 }
 
-var atProvider = map[string]string{live: "done at the provider", "pending": "under way at the provider"}
+var atProvider = map[string]string{live: "done at the provider", pending: "under way at the provider"}
 
 func (c *comparison) order(keys []db.ProviderKeysRow) {
 	charges, charged, waiting := 0, "", ""
@@ -403,7 +403,7 @@ func (c *comparison) leftOver(ctx context.Context, reader *orders.Reader) error 
 	}
 	c.at = "" // not known
 	for key := range c.theirs {
-		c.stranger(key, "this key was never sent from these books; "+why)
+		c.neverSent(key, "this key was never sent from these books; "+why)
 	}
 	return nil
 }
@@ -434,7 +434,7 @@ func (c *comparison) leftBy(ctx context.Context, reader *orders.Reader, url stri
 				fmt.Sprintf("%s and forgotten, %s: %s at the provider", status, stepOf(a.Step, a.Generation), inWords(a.State)))
 			continue
 		}
-		c.stranger(a.OrderID, fmt.Sprintf("%s of %s %s, %s at the provider: key %q was never sent from these books",
+		c.neverSent(a.OrderID, fmt.Sprintf("%s of %s %s, %s at the provider: key %q was never sent from these books",
 			stepOf(a.Step, a.Generation), a.Amount, a.Currency, inWords(a.State), a.Key))
 	}
 	return err
@@ -453,7 +453,7 @@ func inWords(state string) string {
 	return cmp.Or(map[string]string{live: "done", pending: "not decided yet", "": "nothing"}[state], state)
 }
 
-func (c *comparison) stranger(id, fault string) {
+func (c *comparison) neverSent(id, fault string) {
 	c.ledger.addAt(c.at, known, finding{Violations: 1, Offenders: []string{id}, Faults: []string{fault}})
 }
 

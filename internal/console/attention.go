@@ -100,10 +100,13 @@ func chosen(groups []waitingGroup, hold, key string, step fsm.Step) *waitingGrou
 
 // away names a provider that an order needs, and that has failed and not worked since, or one that works again.
 func away(overview *client.Overview, orders []waitingOrder) (away, again string) {
+	needed := func(step, route string) bool {
+		return slices.ContainsFunc(orders, func(o waitingOrder) bool {
+			return o.Hold == client.OrderHoldAttention && string(fsm.State(o.Status).Step()) == step && (route == "" || route == o.Route)
+		})
+	}
 	for _, s := range overview.ProviderSteps {
-		if !s.FailingSince.IsZero() && slices.ContainsFunc(orders, func(o waitingOrder) bool {
-			return o.Hold == client.OrderHoldAttention && string(fsm.State(o.Status).Step()) == string(s.Step) && (s.Route == "" || s.Route == o.Route)
-		}) {
+		if !s.FailingSince.IsZero() && needed(string(s.Step), s.Route) {
 			host := fmt.Sprintf("%s has failed at %s since %s UTC", cmp.Or(s.Host, "The provider"), s.Step, s.FailingSince.UTC().Format("15:04"))
 			if s.Breaker == client.ProviderStepBreakerOpen {
 				return host + ". Wait until it works: then a retry can succeed.", ""
@@ -112,9 +115,9 @@ func away(overview *client.Overview, orders []waitingOrder) (away, again string)
 		}
 	}
 	for _, ended := range overview.Outages {
-		if slices.ContainsFunc(orders, func(o waitingOrder) bool {
-			step := string(fsm.State(o.Status).Step())
-			return o.Hold == client.OrderHoldAttention && (slices.Contains(ended.Steps, step) || slices.Contains(ended.Steps, step+" "+o.Route))
+		if slices.ContainsFunc(ended.Steps, func(of string) bool {
+			step, route, _ := strings.Cut(of, " ")
+			return needed(step, route)
 		}) {
 			return "", fmt.Sprintf("%s works again since %s UTC: a retry can succeed.", cmp.Or(ended.Host, "The provider"), ended.Until.UTC().Format("15:04"))
 		}

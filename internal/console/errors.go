@@ -108,14 +108,7 @@ func (v *visit) groupedErrors() (groups []errorGroup, overview *client.Overview,
 		}
 		groups[at].add(g)
 	}
-	slices.SortStableFunc(groups, func(a, b errorGroup) int {
-		if a.Waits && !b.Waits {
-			return -1
-		} else if b.Waits && !a.Waits {
-			return 1
-		}
-		return 0
-	})
+	slices.SortStableFunc(groups, func(a, b errorGroup) int { return falseFirst(!a.Waits, !b.Waits) })
 	return groups, overview, found.More, nil
 }
 

@@ -242,10 +242,11 @@ func TestWaits(t *testing.T) {
 	failed := orderPage{History: &history{}, Order: &client.Order{Status: "failed", StartAt: soon, FinishedAt: now, Failure: client.Failure{Step: "charge", Code: "card_declined", Detail: "Your card was declined."}}}
 	assert.Equal(t, tags.ReplaceAllString(string(failed.Ends()), "")+failed.Paid(),
 		" It failed at the charge: the card was declined (Your card was declined).The customer pays nothing: nothing was charged.")
-	again := ofOrder{&visit{}, verbByName(verbs, "retry"), failed.Order, nil, ""}
+	again := ofOrder{visit: &visit{}, verb: verbByName(verbs, "retry"), order: failed.Order}
 	assert.Contains(t, strings.Join(again.retried(""), " "), "Last time the charge was refused (the card was declined: Your card was declined).")
 	failed.Failure.Code = "out_of_stock"
 	assert.Contains(t, strings.Join(again.retried(""), " "), "Last time nothing was charged (out of stock: ")
+	assert.Equal(t, changesOf(&client.Order{}, &client.Order{Refunded: "1145.29"}), []change{{"Refunded", "–", "1,145.29"}})
 	declined := errorGroup{Rows: []errorRow{{ErrorGroup: client.ErrorGroup{Step: "charge", Code: "stolen_card", Orders: 1}}}}
 	assert.True(t, declined.Declined() && retriesOf(declined.Rows) == nil && declined.Rows[0].Label() == "List the order", declined)
 	if strings.Contains(render(t, "order", client.Caller{}, &failed), "Starts at") {

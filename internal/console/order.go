@@ -131,14 +131,19 @@ func unlessZero(sum decimal.Decimal) string {
 // GoingBack is what open refunds may give back; empty: nothing.
 func (p *orderPage) GoingBack() string { return unlessZero(goingBack(p.Order)) }
 
-// goingBack is what refunds that are neither done nor failed may give back.
+// goingBack is what open refunds may give back.
 func goingBack(o *client.Order) (sum decimal.Decimal) {
-	for _, r := range o.Refunds {
-		if r.State != client.RefundStateDone && r.State != client.RefundStateFailed {
-			sum, _ = sum.Add(parsed(r.Amount))
-		}
+	for _, r := range openRefunds(o) {
+		sum, _ = sum.Add(parsed(r.Amount))
 	}
 	return sum
+}
+
+// openRefunds are those that are neither done nor failed.
+func openRefunds(o *client.Order) []client.Refund {
+	return slices.DeleteFunc(slices.Clone(o.Refunds), func(r client.Refund) bool {
+		return r.State == client.RefundStateDone || r.State == client.RefundStateFailed
+	})
 }
 
 // Balance is what was taken for the order, less what went back or was lost, and what is kept, as the books count it; nil:
@@ -174,25 +179,30 @@ func (b *balance) less(what string, amount decimal.Decimal) {
 
 // RefundedOfLines says how many units of each line refunds have given back, or are to give back, and what these cost.
 func (p *orderPage) RefundedOfLines() []string {
+	done := slices.DeleteFunc(slices.Clone(p.Refunds), func(r client.Refund) bool { return r.State != client.RefundStateDone })
 	said := make([]string, len(p.Lines))
-	for at := range said {
-		for _, back := range []string{"refunded", "on the way back"} {
-			units, amount := 0, decimal.Decimal{}
-			for _, r := range p.Refunds {
-				for _, line := range r.Lines {
-					if int(line.Line)-1 == at && r.State != client.RefundStateFailed && (r.State == client.RefundStateDone) == (back == "refunded") {
-						units += line.Quantity
-						amount, _ = amount.Add(parsed(line.Amount))
-					}
-				}
-			}
-			if units > 0 {
-				said[at] += fmt.Sprintf(", %d %s: %s", units, back, count(amount))
-			}
-		}
-		said[at] = strings.TrimSuffix(strings.TrimPrefix(said[at], ", "), ": 0")
+	for i := range said {
+		said[i] = strings.TrimPrefix(backOf(done, i+1, "refunded")+backOf(openRefunds(p.Order), i+1, "on the way back"), ", ")
+		said[i] = strings.TrimSuffix(said[i], ": 0")
 	}
 	return said
+}
+
+// backOf says what refunds have of a line, after a comma; empty: nothing.
+func backOf(refunds []client.Refund, number int, how string) string {
+	units, amount := 0, decimal.Decimal{}
+	for _, r := range refunds {
+		for _, line := range r.Lines {
+			if int(line.Line) == number {
+				units += line.Quantity
+				amount, _ = amount.Add(parsed(line.Amount))
+			}
+		}
+	}
+	if units == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", %d %s: %s", units, how, count(amount))
 }
 
 // RefundedOfNoLine is what refunds without lines have given back; empty: nothing.
@@ -247,14 +257,14 @@ func (p *orderPage) UndoReference() string {
 
 // Delivered counts the deliveries by their state.
 func (p *orderPage) Delivered() string {
+	if p.OlderAt() != nil {
+		return "Its newest deliveries, and the first that others wait for" // there are more, so that their number says nothing
+	}
 	states := make([]string, len(p.Deliveries))
 	for i, d := range p.Deliveries {
 		if states[i] = string(d.State); d.State == client.DeliveryStatePending && d.Attempts > 0 {
 			states[i] = failing
 		}
-	}
-	if p.OlderAt() != nil {
-		return "Its newest deliveries, and the first that others wait for" // there are more, so that their number says nothing
 	}
 	return "To webhook endpoints: " + counted(states)
 }

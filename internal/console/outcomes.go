@@ -78,8 +78,8 @@ func (q *ofOrder) caution() (warnings []template.HTML) {
 	if q.verb.Name != "refund" && q.verb.Name != "cancel" {
 		return warnings
 	}
-	for _, r := range q.order.Refunds {
-		if r.State != client.RefundStateDone && r.State != client.RefundStateFailed && q.verb.Name == "refund" {
+	for _, r := range openRefunds(q.order) {
+		if q.verb.Name == "refund" {
 			warn("Refund %d of %s is not done yet, and Pawl goes on with it: another one pays more back.", r.Refund, q.money(r.Amount))
 		}
 	}
@@ -99,8 +99,8 @@ func parsed(amount string) decimal.Decimal {
 	return d
 }
 
-// outcomes says what will be so after a verb, in sentences. outcome is the answer to step-result.
-func (q *ofOrder) outcomes(would *client.Order, outcome string) []string {
+// outcomes says what will be so after a verb, in sentences. outcome is the answer to step-result. short: see soldOut.
+func (q *ofOrder) outcomes(would *client.Order, outcome, short string) []string {
 	all := func(sentences ...string) []string { return sentences }
 	switch q.verb.Name {
 	case "cancel":
@@ -114,8 +114,7 @@ func (q *ofOrder) outcomes(would *client.Order, outcome string) []string {
 	case "resume":
 		return all("The order continues at the step " + q.step() + ".")
 	case "retry":
-		q.short = q.soldOut()
-		return q.retried(q.short)
+		return q.retried(short)
 	case "refund", "capture", "void":
 		return q.operated(would)
 	}

@@ -136,6 +136,7 @@ type choice struct {
 	lines   []client.LineUnits // as the API knows them: units of items, and other lines as wholes
 	parts   []string           // what adds up to the total, in words
 	total   decimal.Decimal
+	amount  *string             // the typed one, or the total if it is not that of whole lines; else nil
 	partial bool                // the total has more than the lines
 	wrong   []client.FieldError // what the API can't know
 }
@@ -152,8 +153,9 @@ func (c *choice) add(part decimal.Decimal, what string) {
 
 // chosen reads a form. All that is left of the charge names only what is put back into stock.
 func (q *ofOrder) chosen(form url.Values) (c choice) {
-	left, all, typed := q.left(q.verb.Name), form.Get("all") == "yes", amountIn(form, "amount") != nil
-	c.total = parsed(q.order.Amount).Zero()
+	left, all := q.left(q.verb.Name), form.Get("all") == "yes"
+	c.total, c.amount = parsed(q.order.Amount).Zero(), amountIn(form, "amount")
+	typed := c.amount != nil
 	for i, line := range q.order.Lines {
 		restock, units := form.Get("restock") == "yes" && line.Kind == "" && q.tracked[line.Item], numberOr(form.Get(lineField(i)), -1)
 		if all && restock {
@@ -190,16 +192,10 @@ func (q *ofOrder) chosen(form url.Values) (c choice) {
 		}
 		c.add(part, visible(line.Item))
 	}
-	return c
-}
-
-// amountOf is the amount that a form asks for: the typed one, or the total if it is not that of whole lines; else nil.
-func (q *ofOrder) amountOf(form url.Values) *string {
-	amount := amountIn(form, "amount")
-	if c := q.chosen(form); amount == nil && c.partial {
-		return new(c.total.String())
+	if !typed && c.partial {
+		c.amount = new(c.total.String())
 	}
-	return amount
+	return c
 }
 
 // faults says beside a field that more is asked for than is left.

@@ -187,7 +187,6 @@ type ofOrder struct {
 	verb    *verb
 	order   *client.Order
 	tracked map[string]bool // the items of the order whose stock is here; only for a refund
-	short   string          // why a retry would fail, once it was previewed
 }
 
 // doVerb serves the pages of a verb for an order.
@@ -247,8 +246,12 @@ func (q *ofOrder) task() *task {
 		if err != nil {
 			return nil, nil, err
 		}
-		t.Outcomes = q.outcomes(would, form.Get("outcome"))
-		if q.short != "" && q.startsAgain() {
+		short := ""
+		if q.verb.Name == "retry" {
+			short = q.soldOut()
+		}
+		t.Outcomes = q.outcomes(would, form.Get("outcome"), short)
+		if short != "" && q.startsAgain() {
 			t.Quiet, t.fields = true, t.fields[1:] // another card does not help
 		}
 		if last := q.verb.last(would); last.Amount != "" {
@@ -409,7 +412,8 @@ func (q *ofOrder) send(form url.Values, dryRun bool) (*client.Order, error) {
 			Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID,
 			Policy: client.RetryBodyPolicy(get("policy")), PaymentMethod: get("paymentMethod")}, client.RetryOrderParams(to))
 	case "refund":
-		body := client.RefundBody{Amount: q.amountOf(form), Lines: q.chosen(form).lines, Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID}
+		c := q.chosen(form)
+		body := client.RefundBody{Amount: c.amount, Lines: c.lines, Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID}
 		if get("all") == "yes" {
 			body.Amount = new(refundable(q.order).String())
 		}
@@ -418,7 +422,8 @@ func (q *ofOrder) send(form url.Values, dryRun bool) (*client.Order, error) {
 		}
 		return api.RefundOrder(ctx, id, body, client.RefundOrderParams(to))
 	case "capture":
-		body := client.CaptureBody{Amount: q.amountOf(form), Lines: q.chosen(form).lines, Final: get("final") == "yes",
+		c := q.chosen(form)
+		body := client.CaptureBody{Amount: c.amount, Lines: c.lines, Final: get("final") == "yes",
 			Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID}
 		return api.CaptureOrder(ctx, id, body, client.CaptureOrderParams(to))
 	case "void":
@@ -481,7 +486,7 @@ func changesOf(is, would *client.Order) []change {
 		change{"Failure", is.Failure.Code, would.Failure.Code},
 		change{"Captured", count(is.Captured), count(cmp.Or(would.Captured, is.Captured))},
 		change{"Voided", count(is.Voided), count(cmp.Or(would.Voided, is.Voided))},
-		change{"Refunded", count(unlessZero(parsed(is.Refunded))), count(unlessZero(parsed(cmp.Or(would.Refunded, is.Refunded))))},
+		change{"Refunded", unlessZero(parsed(is.Refunded)), unlessZero(parsed(cmp.Or(would.Refunded, is.Refunded)))},
 		change{"Refunds, captures and voids", operationsText(is), operationsText(would)},
 		change{"Possible actions", strings.Join(is.AllowedActions, ", "), strings.Join(would.AllowedActions, ", ")},
 	)

@@ -355,8 +355,8 @@ func ofHosts(ended []Outage) (joined []Outage) {
 	return joined
 }
 
-// flapping is the time within which an outage goes on if it begins again.
-const flapping = time.Minute
+// Flapping is the time within which an outage goes on if it begins again.
+const Flapping = time.Minute
 
 // settleOutages leaves either that a step fails, or that it works again, whatever happened last at any replica: the
 // breaker of one that has no orders stays half-open.
@@ -367,7 +367,7 @@ func (v *Overview) settleOutages() {
 			switch failing := s.FailingSince != nil && o.isOf(s.Step, s.Route); {
 			case failing && s.FailedAt != nil && s.FailedAt.Before(o.Until):
 				s.FailingSince, s.FailedAt, s.Failure = nil, nil, ""
-			case failing && o.Until.Add(flapping).After(*s.FailingSince): // else it is an earlier one
+			case failing && o.Until.Add(Flapping).After(*s.FailingSince): // else it is an earlier one
 				return true
 			}
 		}
