@@ -73,7 +73,7 @@ func TestErrors(t *testing.T) {
 		`aria-label="Remove status:failed"`, `href="/console/orders?q=sort%3aoldest"`)
 	s.get(t, "/console/errors", s.token(t, "reader", access.Read)...).want(t, 200, "out_of_stock", "!again from the start")
 	s.sql(t, `SET session_replication_role = replica; UPDATE orders SET failure_step = 'charge', failure_code = 'card_declined'; RESET session_replication_role`)
-	s.get(t, "/console/bulk?verb=retry&status=failed").want(t, 200, "Retry 1 order?", "<strong>5.00 USD</strong> is charged only if the card is accepted this time; last time the card was declined.")
+	s.get(t, "/console/bulk?verb=retry&status=failed", s.token(t, "operator", access.Read, access.Operate)...).want(t, 200, "Retry 1 order?", "<strong>5.00 USD</strong> is charged only if the card is accepted this time; last time the card was declined.")
 }
 
 func TestAttention(t *testing.T) {
