@@ -1,8 +1,10 @@
 package orders
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"pawl/fsm"
@@ -136,7 +138,7 @@ var sentences = map[string]string{
 }
 
 func (n *NotApplicable) Error() string {
-	if sentence, ok := sentences[n.Code]; ok {
+	if sentence := cmp.Or(n.nothingLeft(), sentences[n.Code]); sentence != "" {
 		return sentence
 	}
 	switch n.Code {
@@ -149,7 +151,43 @@ func (n *NotApplicable) Error() string {
 	if n.Order.Hold != nil {
 		text += ", and " + ofHold[*n.Order.Hold]
 	}
-	return strings.TrimSuffix(text+". "+allowing[n.Verb], ". ")
+	return strings.TrimSuffix(text+". "+cmp.Or(n.instead(), allowing[n.Verb]), ". ")
+}
+
+// nothingLeft says so of the money of an order; empty: something is left.
+func (n *NotApplicable) nothingLeft() string {
+	switch o := &n.Order; {
+	case n.Code == RefusedCaptureTooLarge && Capturable(o).IsZero():
+		return "all of what was authorized is captured or voided, or is about to be"
+	case n.Code != RefusedRefundTooLarge || Refundable(o).IsPos() || o.Amount.IsZero():
+		return ""
+	case Totals(o).Captured.IsZero():
+		return "nothing is captured of what was authorized, so nothing can go back: capture a part of it first, or void it"
+	default:
+		refunds := slices.DeleteFunc(ChargeOperations(o, OperationRefund), func(c ChargeOperation) bool { return c.State == OperationFailed })
+		last := refunds[len(refunds)-1]
+		return fmt.Sprintf("nothing is left of %s %s: it was refunded, or is on its way back, the last %s since %s UTC",
+			Totals(o).Captured, o.Currency, last.Amount, last.CreatedAt.UTC().Format("2006-01-02 15:04"))
+	}
+}
+
+// instead says what becomes of the money of an order that can't be refunded, captured or voided as it is; empty: nothing to say.
+func (n *NotApplicable) instead() string {
+	switch o := &n.Order; {
+	case n.Verb != Refund && n.Verb != Capture && n.Verb != Void:
+		return ""
+	case o.Status == fsm.Completed:
+		return "It authorizes nothing: its whole amount was charged at once, and can only be refunded"
+	case o.Status.Final():
+		return "Nothing is kept of its charge"
+	case HeldFor(o, fsm.HoldAttention) && (o.Status.Undoing() || Stopping(o)):
+		return "What was charged goes back once a retry of the undo succeeds"
+	case o.Status.Undoing() || Stopping(o):
+		return "What was charged goes back by itself"
+	case n.Verb != Capture && Cancel.Applies(o):
+		return "Cancel it instead: what was charged, or may have been, goes back by itself"
+	}
+	return "It can be " + strings.TrimSuffix(string(n.Verb), "e") + "ed once it is completed"
 }
 
 // ofState and ofHold say to people how an order is.
@@ -173,9 +211,6 @@ var allowing = map[Verb]string{
 	Approve:    "Only an order that waits for approval can be approved",
 	Reject:     "Only an order that waits for approval can be rejected",
 	StepResult: "Only a step that was tried and has no result yet can have one recorded",
-	Refund:     "Only a completed order can be refunded, as long as something is left of its charge. If it has not ended, cancel it, or wait",
-	Capture:    "Only what a completed order has authorized, and nobody has captured or voided, can be captured",
-	Void:       "Only what a completed order has authorized, and nobody has captured or voided, can be voided",
 }
 
 // StockTooLow says that fewer units would be on hand than are reserved.
