@@ -119,9 +119,7 @@ func TestFormsOfOthers(t *testing.T) {
 			}
 			want := map[bool]int{true: http.StatusUnauthorized, false: http.StatusForbidden}[role == ""]
 			answer := s.post(t, path, form, header...)
-			if answer.status != want && (!bulk || strings.Contains(answer.body, ": results")) {
-				t.Errorf("%q sends %s: %d, want %d: %s", role, path, answer.status, want, answer.body)
-			}
+			assert.True(t, answer.status == want || bulk && !strings.Contains(answer.body, ": results"), role, path, answer.status, want, answer.body)
 		}
 		s.count(t, before, done)
 	}
@@ -178,9 +176,8 @@ func TestMarksOfProxies(t *testing.T) {
 	for _, mark := range []string{
 		"X-Forwarded-For", "X-Forwarded-Ssl", "X-Forwarded-Server", "X-Forwarded-Anything", "Forwarded", "Via", "X-Real-Ip",
 	} {
-		if page := s.get(t, "/console", mark, "x"); strings.Contains(page.body, "<bdi>local</bdi>") {
-			t.Errorf("%s: %s", mark, page.body)
-		}
+		page := s.get(t, "/console", mark, "x")
+		assert.True(t, !strings.Contains(page.body, "<bdi>local</bdi>"), mark, page.body)
 		s.get(t, "/console/orders", mark, "x").want(t, http.StatusUnauthorized)
 	}
 }
@@ -203,9 +200,7 @@ func TestLinksThatDecide(t *testing.T) {
 		link := "/console/order/" + path + theirs
 		s.get(t, link).want(t, 200, "!the boss", `!"mine"`)
 		form := s.get(t, link+"&preview=yes").want(t, 200, "What will change", shows, "!the boss", `!"mine"`).fieldsOf()
-		if form.Has("onBehalfOf") || form.Has("x") {
-			t.Errorf("%s: the form has %v", path, form)
-		}
+		assert.True(t, !form.Has("onBehalfOf") && !form.Has("x"), path, "the form has", form)
 		verb, _, _ := strings.Cut(path, "?")
 		s.count(t, 0, `SELECT count(*) FROM books.transitions WHERE verb = '`+verb+`'`)
 	}
@@ -227,9 +222,7 @@ func TestAMillionIDs(t *testing.T) {
 		fmt.Fprintf(&ids, "%d\n", i)
 	}
 	page := s.post(t, "/console/bulk", url.Values{"verb": {"cancel"}, "ids": {ids.String()}}).want(t, 200, "At most 1,000 orders")
-	if len(page.body) > 100_000 {
-		t.Errorf("the page has %d bytes", len(page.body))
-	}
+	assert.True(t, len(page.body) <= 100_000, "the page has bytes:", len(page.body))
 	long := url.Values{"verb": {"cancel"}, "ids": {strings.Repeat(ids.String(), 3)}}
 	s.post(t, "/console/bulk", long).want(t, http.StatusRequestEntityTooLarge)
 }
@@ -243,9 +236,8 @@ func TestAnswersThatAreCutOff(t *testing.T) {
 	})
 	c, err := console.InMemory(api)(&http.Request{})
 	assert.NoError(t, err)
-	if _, err := c.GetCaller(t.Context()); err == nil || !strings.Contains(err.Error(), "cut off") {
-		t.Error(err)
-	}
+	_, err = c.GetCaller(t.Context())
+	assert.True(t, err != nil && strings.Contains(err.Error(), "cut off"), err)
 }
 
 func TestPagesLoadNothingForeign(t *testing.T) {
@@ -253,17 +245,13 @@ func TestPagesLoadNothingForeign(t *testing.T) {
 	s := setup(t)
 	page := s.get(t, "/console").want(t, 200, "!<style", "! style=", "! onclick", "!http://", "!https://", "!<script>")
 	policy, cache := page.header.Get("Content-Security-Policy"), page.header.Get("Cache-Control")
-	if !strings.Contains(policy, "default-src 'none'") || strings.Contains(policy, "unsafe") || cache != "no-store" {
-		t.Errorf("headers %v", page.header)
-	}
+	assert.True(t, strings.Contains(policy, "default-src 'none'") && !strings.Contains(policy, "unsafe") && cache == "no-store", page.header)
 	_, rest, _ := strings.Cut(page.body, `src="/console/static/`)
 	name, _, _ := strings.Cut(rest, `"`)
 	script := s.get(t, "/console/static/"+name).want(t, 200, "EventSource")
 	kind := script.header.Get("Content-Type")
 	cache = script.header.Get("Cache-Control")
-	if !strings.Contains(cache, "immutable") || !strings.HasPrefix(kind, "text/javascript") {
-		t.Errorf("headers %v", script.header)
-	}
+	assert.True(t, strings.Contains(cache, "immutable") && strings.HasPrefix(kind, "text/javascript"), script.header)
 	s.get(t, "/console/static/console.js", "If-None-Match", script.header.Get("Etag")).want(t, 304)
 	s.get(t, "/console/static/none.js").want(t, 404)
 }
@@ -362,8 +350,6 @@ func TestLiveEnds(t *testing.T) {
 	for _, page := range pages {
 		for page.lines.Scan() { // until the answer ends
 		}
-		if err := page.lines.Err(); err != nil {
-			t.Error(err)
-		}
+		assert.ErrorIs(t, page.lines.Err(), nil)
 	}
 }

@@ -60,14 +60,9 @@ func TestParseSearch(t *testing.T) {
 	} {
 		s := parseSearch(c.text, now)
 		s.filter.CreatedFrom, s.filter.CreatedTo = s.filter.CreatedFrom.UTC(), s.filter.CreatedTo.UTC()
-		if s.term != c.id || !reflect.DeepEqual(s.filter, c.filter) {
-			t.Errorf("%s: %+v, term %q", c.text, s.filter, s.term)
-		}
+		assert.True(t, s.term == c.id && reflect.DeepEqual(s.filter, c.filter), c.text, s.filter, s.term)
 		want := strings.FieldsFunc(c.notes, func(r rune) bool { return r == ',' })
-		if len(s.notes) != len(want) {
-			t.Errorf("%s: notes %q", c.text, s.notes)
-			continue
-		}
+		assert.Require(t, len(s.notes) == len(want), c.text, s.notes)
 		for i := range want {
 			assert.Contains(t, s.notes[i], want[i], c.text, "lacks")
 		}
@@ -88,9 +83,7 @@ func TestReasonsAreThoseOfTheRunbook(t *testing.T) {
 	known := map[string]bool{}
 	for _, r := range append(reasons, approval.words) {
 		known[r.Section] = true
-		if len(r.Runbook()) < 100 || r.Meaning == "" || len(r.try) == 0 {
-			t.Errorf("%+v: the runbook says %q", r, r.Runbook())
-		}
+		assert.True(t, len(r.Runbook()) >= 100 && r.Meaning != "" && len(r.try) > 0, r, "the runbook says", r.Runbook())
 	}
 	whole := string(runbook.Whole)
 	_, rest, _ := strings.Cut(whole, `<h2 id="attention">`)
@@ -106,16 +99,13 @@ func TestReasonsAreThoseOfTheRunbook(t *testing.T) {
 			t.Errorf("a link of the runbook leads to %q", to)
 		}
 	}
-	if strings.Contains(whole, "style=") || strings.Contains(whole, "<!--") {
-		t.Error("the runbook has what a page may not have")
-	}
+	assert.True(t, !strings.Contains(whole, "style=") && !strings.Contains(whole, "<!--"), "the runbook has what a page may not have")
 	for words, title := range map[string]string{
 		"23505: charges_pkey": "The database refuses its data (23505)", "taken over three times without a move": "Replicas fail on it",
 		"something new: of tomorrow": "something new", "": "Without a reason", "retry_after: later": "The provider asks to wait",
 	} {
-		if r := reasonOf("attention", words); r.Title != title || r.Runbook() == "" || !strings.HasPrefix(words, r.Key) {
-			t.Errorf("%q: %+v", words, r)
-		}
+		r := reasonOf("attention", words)
+		assert.True(t, r.Title == title && r.Runbook() != "" && strings.HasPrefix(words, r.Key), words, r)
 	}
 }
 
@@ -249,9 +239,7 @@ func TestWaits(t *testing.T) {
 	assert.Equal(t, changesOf(&client.Order{}, &client.Order{Refunded: "1145.29"}), []change{{"Refunded", "–", "1,145.29"}})
 	declined := errorGroup{Rows: []errorRow{{ErrorGroup: client.ErrorGroup{Step: "charge", Code: "stolen_card", Orders: 1}}}}
 	assert.True(t, declined.Declined() && retriesOf(declined.Rows) == nil && declined.Rows[0].Label() == "List the order", declined)
-	if strings.Contains(render(t, "order", client.Caller{}, &failed), "Starts at") {
-		t.Error("an order that has ended starts")
-	}
+	assert.True(t, !strings.Contains(render(t, "order", client.Caller{}, &failed), "Starts at"), "an order that has ended starts")
 }
 
 func TestNumbers(t *testing.T) {
@@ -347,9 +335,7 @@ func TestNoneOnThisPage(t *testing.T) {
 	for next, want := range map[string]string{"": "No order waits for this any more",
 		"/console/attention?cursor=c": "None was found among the last 10,000"} {
 		text := render(t, "attention", client.Caller{}, &attentionPage{Chosen: &waitingGroup{reason: reason{words: reasons[0]}}, Next: next})
-		if !strings.Contains(text, want) || strings.Contains(text, "Search further") != (next != "") {
-			t.Error(text)
-		}
+		assert.True(t, strings.Contains(text, want) && strings.Contains(text, "Search further") == (next != ""), text)
 	}
 }
 

@@ -70,9 +70,7 @@ func TestLocal(t *testing.T) {
 		assert.NoError(t, err)
 		body, _ := io.ReadAll(answer.Body)
 		answer.Body.Close()
-		if answer.StatusCode != c.status || !strings.Contains(string(body), c.says) {
-			t.Errorf("%s: %s %s", c.what, answer.Status, body)
-		}
+		assert.True(t, answer.StatusCode == c.status && strings.Contains(string(body), c.says), c.what, answer.Status, body)
 		if to := answer.Header.Get("Location"); c.status == 303 && to != "/console/lab" {
 			t.Errorf("%s: leads to %q", c.what, to)
 		}
@@ -166,9 +164,7 @@ func TestLab(t *testing.T) {
 	}
 	for _, form := range []url.Values{{"do": {"kill"}, "replica": {"1"}}, {"do": {"provider"}, "rules": {" hang \r\n\r\nslow:1s\n"}}} {
 		status, body := ask(http.MethodPost, "/console/lab", form.Encode())
-		if status != http.StatusOK || !strings.Contains(body, "<h1>Lab</h1>") {
-			t.Errorf("%d %s", status, body)
-		}
+		assert.True(t, status == http.StatusOK && strings.Contains(body, "<h1>Lab</h1>"), status, body)
 	}
 	if status, body := ask(http.MethodPost, "/console/lab", "do=provider&rules=nonsense"); status != http.StatusConflict ||
 		!strings.Contains(body, `id="wrong-rules">unknown &lt;nonsense&gt;`) || !strings.Contains(body, ">nonsense</textarea>") ||
@@ -192,9 +188,7 @@ func TestLab(t *testing.T) {
 	_, page = ask(http.MethodGet, "/console/lab", "")
 	assert.Contains(t, page, "<title>0 charged twice · Pawl</title>")
 	status, body := ask(http.MethodGet, "/console", "")
-	if status != http.StatusBadGateway || !strings.Contains(body, "no replica serves") || !strings.Contains(body, `href="/console/lab"`) {
-		t.Errorf("%d %s", status, body)
-	}
+	assert.True(t, status == http.StatusBadGateway && strings.Contains(body, "no replica serves") && strings.Contains(body, `href="/console/lab"`), status, body)
 }
 
 // TestNoLab: only the demonstration has a lab.
@@ -204,8 +198,6 @@ func TestNoLab(t *testing.T) {
 	ask := visitor(t, l)
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
 		status, body := ask(method, "/console/lab", "do=kill&replica=1")
-		if status == http.StatusOK || strings.Contains(body, "Kill") || strings.Contains(body, ">Lab</a>") {
-			t.Errorf("%d %s", status, body)
-		}
+		assert.True(t, status != http.StatusOK && !strings.Contains(body, "Kill") && !strings.Contains(body, ">Lab</a>"), status, body)
 	}
 }

@@ -72,9 +72,7 @@ func setupWith(t *testing.T, text string) *service {
 	orders := engine.New(pool, engine.Config{Bounds: policy.Bounds{SecretsDir: os.TempDir(), AllowPrivate: true}})
 	orders.Start()
 	t.Cleanup(func() {
-		if err := orders.Stop(ctx); err != nil {
-			t.Error(err)
-		}
+		assert.ErrorIs(t, orders.Stop(ctx), nil)
 	})
 	relay := events.NewRelay(query, events.RelayConfig{})
 	relay.Start()
@@ -106,9 +104,8 @@ func setupWith(t *testing.T, text string) *service {
 	}))
 	t.Cleanup(server.Close)
 	s.url = server.URL
-	if s.api, err = client.New(s.url, client.Options{}); err != nil {
-		t.Fatal(err)
-	}
+	s.api, err = client.New(s.url, client.Options{})
+	assert.NoError(t, err)
 	return s
 }
 
@@ -193,9 +190,8 @@ func (s *service) scan(t *testing.T, query string, into ...any) {
 func (s *service) count(t *testing.T, want int, sql string) {
 	t.Helper()
 	n := 0
-	if s.scan(t, sql, &n); n != want {
-		t.Errorf("%s: %d, want %d", sql, n, want)
-	}
+	s.scan(t, sql, &n)
+	assert.Equal(t, n, want, sql)
 }
 
 func (s *service) sql(t *testing.T, statement string, arguments ...any) {
@@ -273,9 +269,7 @@ func (p shown) want(t *testing.T, status int, texts ...string) shown {
 	}
 	for _, text := range texts {
 		text, absent := strings.CutPrefix(text, "!")
-		if strings.Contains(p.body, text) == absent {
-			t.Errorf("on the page, want %t: %q: %s", !absent, text, p.body)
-		}
+		assert.True(t, strings.Contains(p.body, text) != absent, "on the page, want ", !absent, ": ", text, ": ", p.body)
 	}
 	return p
 }
@@ -312,9 +306,7 @@ func (p shown) found() (ids []string) {
 func (p shown) link(t *testing.T, text string) string {
 	t.Helper()
 	match := regexp.MustCompile(`<a [^>]*href="([^"]*)"[^>]*>` + regexp.QuoteMeta(text) + `</a>`).FindStringSubmatch(p.body)
-	if match == nil {
-		t.Fatalf("no link says %q: %s", text, p.body)
-	}
+	assert.Require(t, match != nil, "no link says", text, p.body)
 	return html.UnescapeString(match[1])
 }
 
@@ -323,9 +315,7 @@ func (p shown) live(t *testing.T) string {
 	t.Helper()
 	_, rest, found := strings.Cut(p.body, ` data-live="`)
 	path, _, _ := strings.Cut(rest, `"`)
-	if !found {
-		t.Fatal("the page is not live")
-	}
+	assert.Require(t, found, "the page is not live")
 	return html.UnescapeString(path)
 }
 
