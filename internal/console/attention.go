@@ -102,7 +102,8 @@ func chosen(groups []waitingGroup, hold, key string, step fsm.Step) *waitingGrou
 func away(overview *client.Overview, orders []waitingOrder) (away, again string) {
 	needed := func(step, route string) bool {
 		return slices.ContainsFunc(orders, func(o waitingOrder) bool {
-			return o.Hold == client.OrderHoldAttention && string(fsm.State(o.Status).Step()) == step && (route == "" || route == o.Route)
+			held := o.Hold == client.OrderHoldAttention && string(fsm.State(o.Status).Step()) == step
+			return (held || o.Status == client.StatusCompleted && step == "charge") && (route == "" || route == o.Route)
 		})
 	}
 	for _, s := range overview.ProviderSteps {
@@ -250,7 +251,9 @@ func (g *waitingGroup) AllURL(verb string) string {
 		filter.Set("holdReason", g.Key)
 	}
 	if g.step != "" {
-		filter.Set("status", strings.Join(g.statuses(), ","))
+		filter.Set("status", strings.Join(slices.DeleteFunc(g.statuses(), func(status string) bool {
+			return verb == "cancel" && fsm.State(status).Undoing()
+		}), ","))
 	}
 	return bulkURL(verb, filter)
 }

@@ -34,7 +34,8 @@ type orderPage struct {
 	Cut        bool     // the path is longer
 	History    *history
 	Item       *client.Item // nil for an order with lines
-	Deliveries []client.Delivery
+	Deliveries []endpointDeliveries
+	More       bool            // there are older ones
 	Differs    []template.HTML // what the provider's books have otherwise
 	Kept       bool            // the provider has money that it should not have
 	Raw        string          // JSON
@@ -50,22 +51,22 @@ type operation struct {
 // Operations are the charge operations of the order, in the order of their requests.
 func (p *orderPage) Operations() []operation { return operationsOf(p.Order) }
 
-// Several reports whether there are several operations of a kind.
-func (p *orderPage) Several(kind string) bool {
-	return map[string]int{"refund": len(p.Refunds), "capture": len(p.Captures), "void": len(p.Voids)}[kind] > 1
-}
-
-// Tried are the operations that are not done yet, those first that the provider was asked for; nil: it was asked for none.
+// Tried are the operations that are not done yet; nil: the provider was asked in vain for none.
 func (p *orderPage) Tried() []operation {
-	open := slices.DeleteFunc(p.Operations(), func(o operation) bool {
-		return o.State != client.CaptureStatePending && o.State != client.CaptureStateInDoubt
-	})
-	asked := slices.IndexFunc(open, func(o operation) bool { return o.Code != "" })
-	if asked < 0 {
+	open := slices.DeleteFunc(p.Operations(), func(o operation) bool { return !o.Waits() })
+	if !slices.ContainsFunc(open, func(o operation) bool { return o.Code != "" }) {
 		return nil
 	}
-	return slices.Concat(open[asked:], open[:asked])
+	return open
 }
+
+// Waits reports whether the operation waits for its next try, or for a person.
+func (o operation) Waits() bool {
+	return o.State == client.CaptureStatePending || o.State == client.CaptureStateInDoubt
+}
+
+// ByHand reports whether a person must record the result.
+func (o operation) ByHand() bool { return o.Waits() && o.Code != "" && o.NextAt.IsZero() }
 
 func operationsOf(o *client.Order) (all []operation) {
 	for _, r := range o.Refunds {
@@ -146,8 +147,8 @@ func openRefunds(o *client.Order) []client.Refund {
 	})
 }
 
-// Balance is what was taken for the order, less what went back or was lost, and what is kept, as the books count it; nil:
-// nothing is known to be taken.
+// Balance is what was taken for the order, less what went or goes back or was lost, and what is kept; nil: nothing is known
+// to be taken.
 func (p *orderPage) Balance() *balance {
 	b := &balance{Line: "Charged ", Kept: parsed(p.Amount)}
 	switch {
@@ -161,6 +162,7 @@ func (p *orderPage) Balance() *balance {
 		b.less("undone", b.Kept)
 	}
 	b.less("refunded", parsed(p.Refunded))
+	b.less("on its way back", goingBack(p.Order))
 	b.less("lost in disputes", sumOf(lostDisputes(p.Order)))
 	return b
 }
@@ -243,42 +245,30 @@ func (p *orderPage) Goods() string {
 
 // UndoReference is the provider's name for what undid the charge, if a call on the page has it.
 func (p *orderPage) UndoReference() string {
-	undo := func(e entry) bool {
-		return e.Call != nil && e.Call.Step == "charge" && e.Call.Operation == "undo" && e.Call.Outcome == "done" &&
-			e.Call.Reference != p.Steps.Charge.Reference
-	}
 	for _, e := range p.History.Entries {
-		if undo(e) {
-			return e.Call.Reference
+		if c := e.Call; c != nil && c.Step == "charge" && c.Operation == "undo" && c.Outcome == "done" && c.Reference != p.Steps.Charge.Reference {
+			return c.Reference
 		}
 	}
 	return ""
 }
 
-// Delivered counts the deliveries by their state.
-func (p *orderPage) Delivered() string {
-	if p.OlderAt() != nil {
-		return "Its newest deliveries, and the first that others wait for" // there are more, so that their number says nothing
-	}
-	states := make([]string, len(p.Deliveries))
-	for i, d := range p.Deliveries {
-		if states[i] = string(d.State); d.State == client.DeliveryStatePending && d.Attempts > 0 {
-			states[i] = failing
-		}
-	}
-	return "To webhook endpoints: " + counted(states)
+// endpointDeliveries are deliveries of an order to an endpoint, the newest first.
+type endpointDeliveries struct {
+	client.WebhookEndpoint
+	Deliveries []client.Delivery
 }
 
-// OlderAt are the endpoints with older deliveries; nil: none has any.
-func (p *orderPage) OlderAt() (endpoints []string) {
-	if len(p.Deliveries) < deliveriesShown {
-		return nil
+// Counted counts them by their state, with the last answer to those that were not delivered.
+func (e *endpointDeliveries) Counted() string {
+	states, failure := make([]string, len(e.Deliveries)), ""
+	for i, d := range e.Deliveries {
+		states[i] = deliveryState(d)
+		if failure == "" && (states[i] == failing || d.State == client.DeliveryStateExhausted) {
+			failure = strings.Replace(fmt.Sprintf("; the last failure: HTTP %d %s", d.Status, http.StatusText(d.Status)), "HTTP 0 ", "no answer", 1)
+		}
 	}
-	for _, d := range p.Deliveries {
-		endpoints = append(endpoints, d.EndpointID)
-	}
-	slices.Sort(endpoints)
-	return slices.Compact(endpoints)
+	return counted(states) + failure
 }
 
 const deliveriesShown = 20
@@ -337,10 +327,7 @@ func (v *visit) showOrder() error {
 	if err != nil {
 		return err
 	}
-	actions := slices.DeleteFunc(v.actions(order), func(a *verb) bool { // each open refund, capture and void has its own link
-		return a.Name == "step-result" && order.Status == client.StatusCompleted || a.Name == "cancel" && fsm.State(order.Status).Undoing()
-	})
-	p := &orderPage{Order: order, Actions: actions, NoCancel: v.noCancel(order)}
+	p := &orderPage{Order: order, Actions: v.offers(order), NoCancel: v.noCancel(order)}
 	operations := operationsOf(order)
 	done := verbByName(verbs, v.query("done"))
 	if last := len(operations) - 1; done == nil && last >= 0 && operations[last].State == client.CaptureStateFailed {
@@ -355,7 +342,7 @@ func (v *visit) showOrder() error {
 	if err := errors.Join(v.readPast(p), v.readAround(p)); err != nil {
 		return err
 	}
-	if p.retryFirst() && v.may("getOverview") {
+	if (p.retryFirst() || p.Tried() != nil) && v.may("getOverview") {
 		if found, err := v.api.GetOverview(v.r.Context()); err == nil { // the order is worth more
 			p.Away, p.Again = away(found, []waitingOrder{{Order: *order}})
 		}
@@ -378,13 +365,19 @@ func (p *orderPage) retryFirst() bool {
 	return p.Wait != nil && p.Wait.Needs != nil && strings.HasPrefix(p.Wait.Needs.try, "retry")
 }
 
+// beingUndone reports whether what was done of an order is being undone, or will be.
+func beingUndone(o *client.Order) bool {
+	state := fsm.State(o.Status)
+	return state.Undoing() || !state.Final() && o.StopRequested != "" && o.StopRequested != client.OrderStopRequestedPause
+}
+
 // noCancel says why a person can't cancel an order.
 func (v *visit) noCancel(o *client.Order) string {
 	allowed := slices.Contains(o.AllowedActions, "cancel")
 	switch {
 	case allowed && !v.may("cancelOrder"):
 		return "Your roles do not allow you to cancel it."
-	case fsm.State(o.Status).Undoing():
+	case beingUndone(o):
 		return "What was done is being undone already, so there is nothing to cancel."
 	case !allowed && o.Status == client.StatusConfirming:
 		return "It can't be canceled any more, because it is being confirmed. It can be refunded once it is completed."
@@ -407,20 +400,19 @@ func (v *visit) doneBefore(order *client.Order, requestID string) string {
 	return again + "."
 }
 
+// movesDrawn is how many of the newest moves of an order are read. Hardly any order has more.
+const movesDrawn = 200
+
 // readPast reads a page of the history, the path of the order, and what it waits for.
 func (v *visit) readPast(p *orderPage) (err error) {
-	const drawn = 200 // moves; hardly any order has more
-	params := client.ListTransitionsParams{Sort: "newest", Limit: drawn}
+	params := client.ListTransitionsParams{Sort: "newest", Limit: movesDrawn}
 	moves, err := v.api.ListTransitions(v.r.Context(), p.OrderID, params)
 	if err != nil {
 		return err
 	}
 	p.draw(moves.Transitions)
-	asked := func(m client.Transition) bool { return m.Verb == string(p.StopRequested) || m.Verb == "reject" }
-	if i := slices.IndexFunc(moves.Transitions, asked); i >= 0 && p.StopRequested != "" {
-		p.Stop = &moves.Transitions[i]
-	}
-	p.Cut = len(moves.Transitions) == drawn
+	p.Stop = stopOf(p.Order, moves.Transitions)
+	p.Cut = len(moves.Transitions) == movesDrawn
 	if p.History, err = v.history(p.Order); err != nil || p.Hold == "" {
 		return err
 	}
@@ -433,6 +425,15 @@ func (v *visit) readPast(p *orderPage) (err error) {
 		calls = found.Calls
 	}
 	p.Wait = waitsFor(p.Order, moves.Transitions, calls)
+	return nil
+}
+
+// stopOf is the move that asked an order to stop, if it is among these.
+func stopOf(o *client.Order, moves []client.Transition) *client.Transition {
+	asked := func(m client.Transition) bool { return m.Verb == string(o.StopRequested) || m.Verb == "reject" }
+	if i := slices.IndexFunc(moves, asked); i >= 0 && o.StopRequested != "" {
+		return &moves[i]
+	}
 	return nil
 }
 
@@ -473,8 +474,21 @@ func (v *visit) readAround(p *orderPage) error {
 		return nil
 	}
 	list, err := v.api.ListDeliveriesOfOrder(ctx, p.OrderID, client.ListDeliveriesOfOrderParams{Limit: deliveriesShown})
-	if err == nil {
-		p.Deliveries = list.Deliveries
+	if err != nil {
+		return err
 	}
-	return err
+	if p.More = len(list.Deliveries) >= deliveriesShown; len(list.Deliveries) == 0 {
+		return nil
+	}
+	endpoints, err := v.api.ListWebhookEndpoints(ctx)
+	if err != nil {
+		return err
+	}
+	for _, e := range endpoints.Endpoints {
+		others := func(d client.Delivery) bool { return d.EndpointID != e.ID }
+		if of := slices.DeleteFunc(slices.Clone(list.Deliveries), others); len(of) > 0 {
+			p.Deliveries = append(p.Deliveries, endpointDeliveries{e, of})
+		}
+	}
+	return nil
 }

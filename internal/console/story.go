@@ -161,13 +161,10 @@ func eventOf(m *client.Transition) string {
 
 // whoDid is the person who requested a move; empty: Pawl made it by itself.
 func whoDid(m *client.Transition) string {
-	switch {
-	case m.Actor == "system":
+	if m.Actor == "system" {
 		return ""
-	case m.OnBehalfOf != "":
-		return m.Actor + " for " + m.OnBehalfOf
 	}
-	return m.Actor
+	return strings.TrimSuffix(m.Actor+" for "+m.OnBehalfOf, " for ")
 }
 
 // tell says what happened. now: the order is in this state.
@@ -239,7 +236,7 @@ func (c *chapter) tellResult(o *client.Order, calls []*client.Call) {
 		c.Mark = "failed"
 		c.say("Refused: " + visible(codeInWords(c.why)))
 	default:
-		c.say("It was stopped")
+		c.say(theStep[c.state] + " was stopped")
 	}
 	if c.left != "" && fsm.State(c.left).Undoing() && c.state == client.StatusCharging {
 		c.say("The customer may have been charged, so the charge is undone")

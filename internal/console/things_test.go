@@ -37,7 +37,8 @@ func TestOrderWithLines(t *testing.T) {
 	s.do(t, refund, "line3", "4.91", "line4", "x").want(t, 422, `id="wrong-line3"`, "This must be an amount up to 4.90.", `id="wrong-line4"`)
 	s.do(t, refund, "line1", "1", "line3", "1,50").want(t, 200, "4.00 for 1 × &lt;tea&gt; &#43; 1.50 for by air − 1.09 for spring = 4.41 USD.", ">Refund 4.41 USD</button>")
 	s.do(t, refund, "line1", "1", "amount", "2").want(t, 200, "= 2.91 USD. The amount you entered replaces this.", ">Refund 2.00 USD</button>")
-	s.do(t, refund, "all", "yes", "line4", "1", "restock", "yes").want(t, 200, "12.90 USD goes back", "2 units go back to stock", ">Refund 12.90 USD</button>")
+	s.do(t, refund, "all", "yes", "line4", "1", "restock", "yes").want(t, 200, "12.90 USD goes back", "2 units go back to stock", "8.00 for 2 × &lt;tea&gt; &#43; 3.00 for 1 × cup &#43; 4.90 for by air − 3.00 for spring = 12.90 USD.", ">Refund 12.90 USD</button>")
+	s.do(t, refund, "amount", "2").want(t, 200, "It is of the whole order, and of no line.", "<p>Order: 12.90 USD for")
 	s.do(t, refund, "line1", "some").want(t, 422, `id="wrong-line1"`)
 	s.do(t, refund, "line1", "3").want(t, 422, `id="wrong-line1"`, "This must be a number up to 2.", `!id="wrong-amount"`)
 	s.do(t, refund, "amount", "24,50").want(t, 409, `id="wrong-amount"`, "12.90 USD can still be refunded.")
@@ -53,6 +54,8 @@ func TestOrderWithLines(t *testing.T) {
 	s.post(t, refund, share.fill("reason", "broken")).want(t, 303)
 	s.get(t, refund).want(t, 200, `data-amount="-1.29 share"`)
 	s.do(t, refund, "line2", "1").want(t, 200, "3.00 for 1 × cup − 1.29 for spring = 1.71 USD.")
+	s.post(t, refund, s.do(t, refund, "all", "yes").want(t, 200, "3.00 for 1 × cup − 1.29 for spring = 1.71 USD.").fill("reason", "all")).want(t, 303)
+	s.get(t, refund).want(t, 409, "Nothing is left of 12.90 USD: it was refunded, or is on its way back, the last 1.71 since 20")
 }
 
 // TestStock: a change is shown before it is made, made once, and not made of what has changed meanwhile.
@@ -80,9 +83,7 @@ func TestStock(t *testing.T) {
 	s.get(t, "/console/item"+item).want(t, 200, "Last set <time", "12 on hand, <bdi>the first", "Last changed <time", "-2, 10 on hand, <bdi>broken</bdi>",
 		`href="/console/orders?q=status%3Aopen&#43;item%3A%22..%2F%3Cb%3E%22"`, "<strong>0</strong> sold")
 	asked, counted := s.get(t, set), s.do(t, set, "onHand", "9").want(t, 200)
-	if _, err := s.api.AdjustInventory(t.Context(), "../<b>", client.AdjustInventoryBody{Change: 5, Reason: "found"}); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(s.api.AdjustInventory(t.Context(), "../<b>", client.AdjustInventoryBody{Change: 5, Reason: "found"})))
 	look := s.get(t, "/console/item/set?"+asked.fill("onHand", "9").Encode()).want(t, 200)
 	for _, form := range []url.Values{counted.fill(), look.fill()} { // since either page
 		again := s.post(t, set, form).want(t, 412, "The resource has changed", "on the shelf", `value="9"`)
@@ -164,9 +165,7 @@ func TestWebhooks(t *testing.T) {
 // exhausted gives an endpoint sixty deliveries whose attempts are used up.
 func (s *service) exhausted(t *testing.T) {
 	t.Helper()
-	if _, err := s.api.CreateWebhookEndpoint(t.Context(), client.WebhookEndpointBody{URL: "http://127.0.0.1:9"}); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(s.api.CreateWebhookEndpoint(t.Context(), client.WebhookEndpointBody{URL: "http://127.0.0.1:9"})))
 	s.sql(t, `INSERT INTO webhook_deliveries (endpoint_no, delivery_no, type, event_id, subject, state, body, attempts, attempted_at, log)
 		SELECT 1, n, 'inventory.adjusted', 'evt_' || n, 'item lamp', 'exhausted', '{}', 10, now(),
 			jsonb_build_array(jsonb_build_object('at', now(), 'status', 503, 'latencyMs', 7, 'answer', '<script>alert(1)</script>'))
@@ -193,7 +192,7 @@ func TestDeliveries(t *testing.T) {
 	s.order(t, "o", "completed", "")
 	s.sql(t, `INSERT INTO webhook_deliveries (endpoint_no, delivery_no, type, event_id, subject, body, attempts)
 		SELECT 1, 60 + n, 'order.charging', 'evt_o' || n, 'order ' || order_no, '{}', (n = 1)::integer FROM orders, generate_series(1, 52) AS n WHERE order_id = 'o'`)
-	s.get(t, orderPath+"o").want(t, 200, "Its newest deliveries, and the first that others wait for", "All of them: <a href=\"/console/webhook?id=whe_1&amp;state=&amp;orderId=o\">")
+	s.get(t, orderPath+"o").want(t, 200, "Its newest deliveries, and the first that others wait for", "<bdi>http://127.0.0.1:9</bdi>: 20 × pending, 1 × failing; the last failure: no answer<", `<a href="/console/webhook?id=whe_1&amp;state=&amp;orderId=o">`)
 	s.sql(t, `DELETE FROM webhook_deliveries WHERE delivery_no > 60`)
 
 	const one = "?endpoint=whe_1&delivery=60"
@@ -238,9 +237,8 @@ func TestPolicyScreens(t *testing.T) {
 	s.get(t, "/console/policy?version=2&against=2").want(t, 200, "They are the same.")
 	s.count(t, 1, `SELECT count(*) FROM policy_activations`)
 	long := "# too long" + strings.Repeat(" ", 1<<20)
-	if page := s.post(t, path, url.Values{"source": {long}}); page.status < 400 || !strings.Contains(page.body, long) {
-		t.Errorf("%d, and the text is gone", page.status)
-	}
+	page := s.post(t, path, url.Values{"source": {long}})
+	assert.True(t, page.status >= 400 && strings.Contains(page.body, long), page.status, "and the text is gone")
 
 	// Two people who have seen the same version activate it.
 	form := s.get(t, activate+"2").want(t, 200, append(diff, "Activate policy 2?")...).fill("reason", "agreed <i>")

@@ -158,16 +158,18 @@ func (q *ofOrder) chosen(form url.Values) (c choice) {
 	typed := c.amount != nil
 	for i, line := range q.order.Lines {
 		restock, units := form.Get("restock") == "yes" && line.Kind == "" && q.tracked[line.Item], numberOr(form.Get(lineField(i)), -1)
-		if all && restock {
+		if all {
 			units = left[i].Quantity
 		}
-		if line.Kind != "" || units == 0 || all && !restock {
+		if line.Kind != "" || units == 0 {
 			continue
 		}
-		c.lines = append(c.lines, client.LineUnits{Line: i + 1, Quantity: units, Restock: restock})
+		if !all || restock {
+			c.lines = append(c.lines, client.LineUnits{Line: i + 1, Quantity: units, Restock: restock})
+		}
 		if units < 0 || units > left[i].Quantity {
 			c.wrong = append(c.wrong, client.FieldError{Pointer: "/" + lineField(i), Detail: fmt.Sprintf("This must be a number up to %d.", left[i].Quantity)})
-		} else if !all {
+		} else {
 			part, _ := share(line.Amount, decimal.MustNew(int64(line.Quantity-left[i].Quantity+units), 0), decimal.MustNew(int64(line.Quantity), 0)).
 				Sub(parsed(less(line.Amount, parsed(left[i].Amount))))
 			c.add(part, fmt.Sprintf("%d × %s", units, visible(line.Item)))
@@ -175,17 +177,19 @@ func (q *ofOrder) chosen(form url.Values) (c choice) {
 	}
 	items, some := itemsOf(left), c.total
 	for i, line := range q.order.Lines {
-		if line.Kind == "" || all {
+		if line.Kind == "" {
 			continue
 		}
 		part, text := proposed(&left[i], some, items), amountIn(form, lineField(i))
-		if text != nil {
+		if all {
+			part = parsed(left[i].Amount)
+		} else if text != nil {
 			amount, err := decimal.Parse(strings.TrimLeft(*text, "-−"))
 			if part = amount.CopySign(parsed(line.Amount)).Pad(parsed(line.Amount).Scale()); err != nil || part.Scale() > parsed(line.Amount).Scale() || part.CmpAbs(parsed(left[i].Amount)) > 0 {
 				c.wrong = append(c.wrong, client.FieldError{Pointer: "/" + lineField(i), Detail: "This must be an amount up to " + count(left[i].Amount) + "."})
 			}
 		}
-		if whole := part.Cmp(parsed(line.Amount)) == 0 && !part.IsZero(); whole && (text != nil || !typed) {
+		if whole := part.Cmp(parsed(line.Amount)) == 0 && !part.IsZero(); whole && !all && (text != nil || !typed) {
 			c.lines = append(c.lines, client.LineUnits{Line: i + 1, Quantity: line.Quantity})
 		} else if !part.IsZero() {
 			c.partial = true
@@ -194,6 +198,9 @@ func (q *ofOrder) chosen(form url.Values) (c choice) {
 	}
 	if !typed && c.partial {
 		c.amount = new(c.total.String())
+	}
+	if all && c.total.Cmp(refundable(q.order)) != 0 { // a part that is no line's went back before
+		c.parts = nil
 	}
 	return c
 }
@@ -205,11 +212,11 @@ func (q *ofOrder) faults(p *client.Problem) map[string]string {
 		client.ProblemCodeRefundTooLarge:  fmt.Sprintf("%s %s can still be refunded.", count(refundable(q.order)), q.order.Currency),
 		client.ProblemCodeCaptureTooLarge: fmt.Sprintf("%s %s can still be captured.", count(capturable(q.order)), q.order.Currency),
 	}[p.Code]
+	if total.IsPos() && amountIn(q.form, "amount") == nil && left != "" {
+		left = "The total is " + q.money(total.String()) + ", and " + left
+	}
 	if left != "" {
 		wrong["amount"] = left
-	}
-	if left != "" && total.IsPos() && amountIn(q.form, "amount") == nil {
-		wrong["amount"] = "The total is " + q.money(total.String()) + ", and " + left
 	}
 	if p.Code == client.ProblemCodeRestockTooLarge {
 		wrong["restock"] = p.Title

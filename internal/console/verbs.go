@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"html/template"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -132,14 +133,20 @@ func verbByName(verbs []*verb, name string) *verb {
 	return nil
 }
 
-// applies reports whether this person may request a verb for an order. The submitter may not always approve it.
+// applies reports whether this person may request a verb for an order. The submitter may not always approve it. A
+// cancellation of what is being undone would only retry that.
 func (v *visit) applies(a *verb, order *client.Order) bool {
 	own := order.SubmittedBy == v.me.Name && strings.HasPrefix(order.HoldReason, fsm.AnotherApprover)
-	return slices.Contains(order.AllowedActions, a.Name) && (a.Name != "approve" || !own)
+	return slices.Contains(order.AllowedActions, a.Name) && (a.Name != "approve" || !own) && (a.Name != "cancel" || !beingUndone(order))
 }
 
 func (v *visit) actions(order *client.Order) []*verb {
 	return slices.DeleteFunc(slices.Clone(verbs), func(a *verb) bool { return !v.applies(a, order) || !v.may(a.operation) })
+}
+
+// offers are the actions of an order for which it has buttons: each open refund, capture and void has its own link.
+func (v *visit) offers(order *client.Order) []*verb {
+	return slices.DeleteFunc(v.actions(order), func(a *verb) bool { return a.Name == "step-result" && order.Status == client.StatusCompleted })
 }
 
 func (v *visit) bulkVerbs() []*verb {
@@ -203,9 +210,13 @@ func (v *visit) doVerb() error {
 		return err
 	}
 	q := &ofOrder{visit: v, verb: a, order: order, tracked: map[string]bool{}}
-	if v.r.Method == http.MethodGet && !v.applies(a, order) && a.Name != "step-result" { // the API says why
-		_, err := q.send(url.Values{"amount": {"1"}}, true)
-		if problem, refused := errors.AsType[*client.Problem](err); refused && problem.Status == http.StatusConflict {
+	if v.r.Method == http.MethodGet && !v.applies(a, order) { // the API says why
+		_, err := q.send(url.Values{"amount": {"1"}, "outcome": {"done"}}, true)
+		problem, refused := errors.AsType[*client.Problem](err)
+		if err == nil && a.Name == "cancel" {
+			problem, refused = newProblem(http.StatusConflict, "", v.noCancel(order)), true
+		}
+		if refused && problem.Status == http.StatusConflict {
 			return q.conflict(problem)
 		}
 	}
@@ -332,7 +343,7 @@ func (q *ofOrder) questions() []field {
 
 // about says what a verb is about, and the given answers.
 func (q *ofOrder) about(form url.Values) []string {
-	about := fmt.Sprintf("%s for %s", q.money(q.order.Amount), visible(q.order.What()))
+	about := fmt.Sprintf("Order: %s for %s", q.money(q.order.Amount), visible(q.order.What()))
 	if q.order.CustomerID != "" {
 		about += ", customer " + visible(q.order.CustomerID)
 	}
@@ -479,7 +490,7 @@ func changesOf(is, would *client.Order) []change {
 	changes := different(
 		change{"Status", string(is.Status), string(would.Status)},
 		change{"Generation", strconv.Itoa(is.Generation), strconv.Itoa(would.Generation)},
-		change{"Policy", policyText(is.Policy), policyText(would.Policy)},
+		change{"Policy", strings.TrimPrefix(strconv.Itoa(is.Policy), "0"), strings.TrimPrefix(strconv.Itoa(would.Policy), "0")},
 		change{"Waits for", string(is.Hold), string(would.Hold)},
 		change{"Reason for waiting", is.HoldReason, would.HoldReason},
 		change{"Asked to stop", string(is.StopRequested), string(would.StopRequested)},
@@ -494,13 +505,6 @@ func changesOf(is, would *client.Order) []change {
 		changes[i] = change{c.What, cmp.Or(c.Before, "–"), cmp.Or(c.After, "–")}
 	}
 	return changes
-}
-
-func policyText(version int) string {
-	if version == 0 {
-		return "none"
-	}
-	return strconv.Itoa(version)
 }
 
 func operationsText(o *client.Order) string {
@@ -522,8 +526,10 @@ func operationsText(o *client.Order) string {
 type refusal struct {
 	*client.Problem
 	Order         *client.Order
-	Again, Button string     // URL of the page to try again, and the button that leads there; empty: it would be refused
-	Typed         url.Values // to be sent there, so that it is in no URL
+	Ends          template.HTML // why it stops or has ended
+	Actions       []*verb       // what can be done instead
+	Again, Button string        // URL of the page to try again, and the button that leads there; empty: it would be refused
+	Typed         url.Values    // to be sent there, so that it is in no URL
 	Happens       []chapter
 }
 
@@ -533,7 +539,12 @@ func (q *ofOrder) conflict(problem *client.Problem) (err error) {
 	if q.order, err = q.api.GetOrder(q.r.Context(), q.order.OrderID); err != nil {
 		return err
 	}
-	r := refusal{Problem: problem, Order: q.order}
+	moves, err := q.api.ListTransitions(q.r.Context(), q.order.OrderID, client.ListTransitionsParams{Sort: "newest", Limit: movesDrawn})
+	if err != nil {
+		return err
+	}
+	p := orderPage{Order: q.order, Stop: stopOf(q.order, moves.Transitions)}
+	r := refusal{Problem: problem, Order: q.order, Ends: p.Ends(), Actions: q.offers(q.order)}
 	r.Typed = url.Values{"person": {q.me.Name}}
 	for _, f := range append(q.questions(), whyField) {
 		r.Typed.Set(f.Name, q.form.Get(f.Name))

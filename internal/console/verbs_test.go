@@ -65,9 +65,8 @@ func (s *service) are(t *testing.T, status client.Status, ids ...string) {
 		if fsm.State(status).Final() {
 			params.Wait = "20s"
 		}
-		if order, err := s.api.GetOrder(t.Context(), id, params); err != nil || order.Status != status {
-			t.Errorf("%s is not %s: %+v, %v", id, status, order, err)
-		}
+		order, err := s.api.GetOrder(t.Context(), id, params)
+		assert.True(t, err == nil && order.Status == status, id, "is not", status, order, err)
 	}
 }
 
@@ -88,6 +87,15 @@ func TestAnOrderThatHasChanged(t *testing.T) {
 	s.post(t, "/console/order/retry?id=o", looked.fill("reason", "a test")).want(t, 412, "!Look at it again") // it can't be retried any more
 	s.count(t, 1, `SELECT count(*) FROM orders WHERE stop_requested IS NULL AND hold = 'paused'`)
 	s.get(t, "/console/order/approve?id=o").want(t, 409, "The order is still being charged, and is paused. Only an order that waits for approval can be approved.")
+	s.sql(t, `SET session_replication_role = replica; UPDATE orders SET status = 'refunding', hold = 'attention', stop_requested = 'cancel', seq = 3;
+		RESET session_replication_role`)
+	s.sql(t, `INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason)
+		SELECT order_no, 3, 'charging', 'charging', 0, 'cancel', 'token:eve', 'too late' FROM orders`)
+	const canceled = "<bdi>token:eve</bdi> asked to cancel it <time"
+	s.get(t, path).want(t, 409, "What was done is being undone already", canceled, `href="/console/order/retry?id=o"`, "!/console/order/cancel")
+	s.get(t, "/console/order/refund?id=o").want(t, 409, "The order is being undone, and needs a person. What was charged goes back once a retry of the undo succeeds.", canceled)
+	s.get(t, orderPath+"o").want(t, 200, "</bdi> <span class=\"badge being canceled\">being canceled</span></h1>", canceled, "The goods are not reserved. Somebody must decide", "!/console/order/cancel")
+	s.get(t, "/console/attention?hold=attention").want(t, 200, "/console/order/retry?id=o", "!/console/order/cancel")
 	s.get(t, "/console/order/process?id=o").want(t, 404)
 }
 
@@ -136,7 +144,7 @@ func TestCaptureAndVoid(t *testing.T) {
 	s.order(t, "all", "completed", "")
 	s.sql(t, `UPDATE charges SET capture = 'later', executor = 'http'`)
 	assert.NoError(t, assert.Err(s.api.CaptureOrder(t.Context(), "all", client.CaptureBody{Reason: "parcel"}, client.CaptureOrderParams{Prefer: "respond-async"})))
-	s.get(t, "/console/order?id=all").want(t, 200, "capture<", "!voids the rest")
+	s.get(t, "/console/order?id=all").want(t, 200, "capture 1<", "!voids the rest")
 	s.sql(t, `UPDATE charge_operations SET state = 'done', finished_at = now()`)
 	s.get(t, "/console/order?id=o").want(t, 200, "<strong>9.00</strong> USD authorized", "<strong>0.00</strong> captured", "<strong>9.00</strong> left to capture<", "<strong>0.00</strong> left to refund")
 	shown := s.get(t, "/console/order/capture?id=o&preview=yes&amount=4").want(t, 200, "4.00 USD is captured, 5.00 USD can still be captured.")
@@ -155,14 +163,17 @@ func TestCaptureAndVoid(t *testing.T) {
 	s.get(t, "/console/order?id=o").want(t, 200, "USD authorized, 5.00 voided", "<strong>0.00</strong> left to capture<", `row">void`, "!Record the result")
 	s.sql(t, `UPDATE charge_operations SET code = 'authorization_expired' WHERE kind = 'void'`)
 	s.get(t, "/console/order?id=o").want(t, 200, "4.00 USD was captured, and no more can be: the authorization ended.")
+	s.get(t, "/console/order/capture?id=o").want(t, 409, "All of what was authorized is captured or voided, or is about to be.")
+	s.get(t, "/console/order/refund?id=all").want(t, 200)
 	// By lines, and the rest is voided.
+	s.get(t, "/console/order/refund?id=lines").want(t, 409, "Nothing is captured of what was authorized, so nothing can go back")
 	const capture = "/console/order/capture?id=lines"
 	s.get(t, capture).want(t, 200, "cup</label>", ">2 of 2<td>", "Void the rest")
 	s.get(t, capture+"&preview=yes&line1=3").want(t, 422)
 	s.get(t, capture+"&preview=yes&amount=8").want(t, 409, "7.00 USD can still be captured.")
 	shown = s.get(t, capture+"&preview=yes&line1=1&final=yes").want(t, 200, "3.00 USD is captured. The rest is voided", "3.00 for 1 × cup = 3.00 USD.")
 	s.post(t, capture, shown.fill("reason", "parcel")).want(t, 303)
-	s.get(t, "/console/order?id=lines").want(t, 200, "capture <small>voids the rest</small>", ">3.00<small>, 1 × <bdi>cup</bdi></small><", "<strong>0.00</strong> left to capture<")
+	s.get(t, "/console/order?id=lines").want(t, 200, "capture 1 <small>voids the rest</small>", ">3.00<small>, 1 × <bdi>cup</bdi></small><", "<strong>0.00</strong> left to capture<")
 }
 
 // TestDisputesAndRefunds: an open dispute is seen before money goes back, and a refund on its way is one line and a total.
@@ -187,6 +198,7 @@ func TestDisputesAndRefunds(t *testing.T) {
 	s.post(t, "/console/bulk", url.Values{"verb": {"refund"}, "id": {"o"}}).want(t, 200, "1 of them, such as o, has a dispute that is open", "1 of them, such as o, has a dispute that was lost")
 	dispute("dp_1", client.DisputeBodyStateWon)
 	s.get(t, orderPath+"o").want(t, 200, "!"+warns, `id="disputes"`)
+	s.get(t, "/console/order/capture?id=o").want(t, 409, "It authorizes nothing: its whole amount was charged at once, and can only be refunded.", `href="/console/order/refund?id=o"`)
 	s.get(t, "/console/order/refund?id=o").want(t, 200, "!"+warns, "Kept: 3.50 USD.", "!All that is left")
 
 	refund := s.get(t, "/console/order/refund?id=o&preview=yes&amount=4").fill("reason", "dent <b>")
@@ -198,7 +210,7 @@ func TestDisputesAndRefunds(t *testing.T) {
 	s.sql(t, `INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, reason)
 		SELECT o.order_no, o.seq - 1 + n, 'completed', 'completed', o.fence, (ARRAY['refund_sent', 'refund_accepted'])[1 + n],
 			(ARRAY['refund 1', 'refund 1: accepted'])[1 + n] FROM orders AS o, generate_series(0, 1) AS n`)
-	s.get(t, shown).want(t, 200, `role="status">The refund is requested.<`, "<strong>4.00</strong> on its way back", "<strong>3.50</strong> kept<", "!left to refund",
+	s.get(t, shown).want(t, 200, `role="status">The refund is requested.<`, "<strong>4.00</strong> on its way back", "<strong>−0.50</strong> kept<", "!left to refund",
 		"<strong>Refund 1: 4.00 USD</strong> by <bdi>local</bdi>: <bdi>dent &lt;b&gt;</bdi>. Accepted.", "!tries")
 }
 
@@ -215,18 +227,17 @@ func TestSettling(t *testing.T) {
 	s.sql(t, `UPDATE charges SET executor = 'http' WHERE order_no = (SELECT order_no FROM orders WHERE order_id = 'refund')`)
 	s.sql(t, `INSERT INTO charge_operations (order_no, generation, number, currency, amount, state, executor, request_id, sent_at, code, due_at)
 		SELECT order_no, 0, 1, 'USD', 5, 'in_doubt', 'http', 'r', now(), 'timeout', now() + interval '5 minutes' FROM orders WHERE order_id = 'refund'`)
-	s.get(t, orderPath+"refund").want(t, 200, "Record the result of refund 1", "The refund of 5 USD is not done yet", "again, next <time data-due", "/console/order/retry?id=refund")
+	s.get(t, orderPath+"refund").want(t, 200, "Record the result of refund 1", "The refund of 5 USD is not done yet", "Refund 1, 5 USD: the provider did not answer in time at the last try; the next try is <time data-due", "on its way back 5 = <strong>kept 4.00 USD<", `href="/console/order/retry?id=refund">now<`)
 	s.get(t, "/console/orders").want(t, 200, "on its way back 5")
 	s.get(t, "/console/order/refund?id=step").want(t, 200, "All that is left")
 	s.doubt(t, "early")
-	s.get(t, "/console/order/refund?id=early").want(t, 409, "Nothing was done to order", "!All that is left")
+	s.get(t, "/console/order/refund?id=early").want(t, 409, "Nothing was done to order", "Cancel it instead: what was charged, or may have been, goes back", `href="/console/order/cancel?id=early"`, "!All that is left")
 	s.get(t, "/console/order/retry?id=refund").want(t, 200, "tried again now", ">Try it now<", "!Advanced: policy")
 	s.sql(t, `UPDATE charge_operations SET code = 'outcome_unknown' WHERE number = 1`)
 	s.get(t, orderPath+"refund").want(t, 200, "Somebody must look at the provider")
 	s.settle(t, "refund&refund=1", "What happened to refund 1", "outcome", "refused", "code", "closed")
-	if o, err := s.api.GetOrder(t.Context(), "refund"); err != nil || o.Refunds[0].State != "failed" || o.Refunds[0].Code != "closed" {
-		t.Errorf("%+v, %v", o, err)
-	}
+	o, err := s.api.GetOrder(t.Context(), "refund")
+	assert.True(t, err == nil && o.Refunds[0].State == "failed" && o.Refunds[0].Code == "closed", o, err)
 
 	s.order(t, "late", "completed", "")
 	s.sql(t, `UPDATE orders SET policy = 1 WHERE order_id = 'late'`)
@@ -310,9 +321,7 @@ func TestBulk(t *testing.T) {
 	s.count(t, 2, `SELECT count(*) FROM books.transitions
 		WHERE verb = 'cancel' AND reason = 'the shop is closed' AND request_id = '`+request+`'`)
 	again := first.fill()
-	if again.Get("id") != "done" || again.Has("requestId") || again.Has("confirm") {
-		t.Errorf("the others are tried again with %v", again)
-	}
+	assert.True(t, again.Get("id") == "done" && !again.Has("requestId") && !again.Has("confirm"), "the others are tried again with", again)
 	s.post(t, "/console/bulk", again).want(t, 200, "None of these orders can be canceled<", `!name="confirm"`)
 }
 

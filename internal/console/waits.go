@@ -67,7 +67,7 @@ func waitsFor(o *client.Order, moves []client.Transition, calls []client.Call) *
 	case client.OrderHoldAttention:
 		why := reasonOf(o.Hold, o.HoldReason)
 		w.Needs, w.Title, w.Act = &why, "Needs a person: "+why.Title, "Somebody must decide: Retry tries "+theStep[o.Status]+" again"
-		if slices.Contains(o.AllowedActions, "cancel") && !fsm.State(o.Status).Undoing() {
+		if slices.Contains(o.AllowedActions, "cancel") && !beingUndone(o) {
 			w.Act += ", Cancel undoes what was done"
 		}
 		w.Act += "."
@@ -76,7 +76,7 @@ func waitsFor(o *client.Order, moves []client.Transition, calls []client.Call) *
 			w.Why += markup(" The last answer of the provider, %s: %s.", ago(calls[0].StartedAt), providerWords(&calls[0]))
 		}
 	}
-	if !o.CompleteBy.IsZero() && !fsm.State(o.Status).Undoing() {
+	if !o.CompleteBy.IsZero() && !beingUndone(o) {
 		w.Next += markup(" At its deadline, %s, what was done is undone.", when(o.CompleteBy))
 	}
 	return w

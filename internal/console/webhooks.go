@@ -53,6 +53,14 @@ type endpointPage struct {
 // failing is the filter for pending deliveries that were tried.
 const failing = "failing"
 
+// deliveryState is the state of a delivery, as far as people tell them apart.
+func deliveryState(d client.Delivery) string {
+	if d.State == client.DeliveryStatePending && d.Attempts > 0 {
+		return failing
+	}
+	return string(d.State)
+}
+
 var deliveryStates = []string{
 	string(client.DeliveryStatePending), failing, string(client.DeliveryStateDelivered),
 	string(client.DeliveryStateExhausted), string(client.DeliveryStateSkipped),

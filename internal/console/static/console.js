@@ -303,7 +303,7 @@ function total() {
   if (whole) sum = cents(most);
   const wrong = known && sum > cents(most) ? `Only ${text(cents(most))} is left.` : "";
   amount.setCustomValidity(whole ? "" : wrong);
-  if (!form.querySelector("output")) form.querySelector(".buttons").before(make("output", {}));
+  if (!form.querySelector("output")) form.querySelector(".buttons").prepend(make("output", {}));
   form.querySelector("output").textContent = known ? `Total: ${text(sum)}${wrong && `. ${wrong}`}` : "";
   form.querySelector("output").className = wrong ? "bad" : "";
 }
