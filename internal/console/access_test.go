@@ -289,9 +289,8 @@ func TestWhatIsLive(t *testing.T) {
 		before := s.latest.Load()
 		page := s.get(t, path).want(t, 200)
 		all := strings.Contains(page.body, ` data-live="/console/live?after=`)
-		if asked := s.latest.Load() - before; asked != asks || all != (asks == 1) {
-			t.Errorf("%s asks %d times for the latest event, want %d; it is live with all that happens: %t", path, asked, asks, all)
-		}
+		asked := s.latest.Load() - before
+		assert.True(t, asked == asks && all == (asks == 1), path, "asks for the latest event", asked, "times, want", asks, "live:", all)
 	}
 }
 

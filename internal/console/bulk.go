@@ -316,6 +316,9 @@ func (v *visit) applyTo(p *bulkPage, body client.BulkBody, dryRun bool) error {
 		if r.SoldOut.Item != "" {
 			r.Detail = soldOut(r.SoldOut)
 			p.Not = append(p.Not, r)
+		} else if p.Verb.Name == "cancel" && beingUndone(&client.Order{Status: r.Status}) {
+			r.Detail = "what was done is being undone already"
+			p.Not = append(p.Not, r)
 		} else if r.Applied {
 			p.Would = append(p.Would, r)
 		} else {

@@ -89,15 +89,13 @@ func TestReasonsAreThoseOfTheRunbook(t *testing.T) {
 	_, rest, _ := strings.Cut(whole, `<h2 id="attention">`)
 	rest, _, _ = strings.Cut(rest, "<h2")
 	for _, part := range strings.Split(rest, `<h3 id="`)[1:] {
-		if id, _, _ := strings.Cut(part, `"`); !known[id] {
-			t.Errorf("nothing is advised on %q of the runbook", id)
-		}
+		id, _, _ := strings.Cut(part, `"`)
+		assert.True(t, known[id], "nothing is advised on a part of the runbook", id)
 	}
 	for _, part := range strings.Split(whole, `href="`)[1:] {
 		to, _, _ := strings.Cut(part, `"`)
-		if name, ok := strings.CutPrefix(to, "/console/runbook#"); !ok || !strings.Contains(whole, ` id="`+name+`"`) {
-			t.Errorf("a link of the runbook leads to %q", to)
-		}
+		name, ok := strings.CutPrefix(to, "/console/runbook#")
+		assert.True(t, ok && strings.Contains(whole, ` id="`+name+`"`), "a link of the runbook leads to", to)
 	}
 	assert.True(t, !strings.Contains(whole, "style=") && !strings.Contains(whole, "<!--"), "the runbook has what a page may not have")
 	for words, title := range map[string]string{

@@ -164,10 +164,11 @@ func (v *visit) finds(conditions string) (bool, error) {
 	}
 	s.filter.Limit = 1
 	found, err := v.api.ListOrders(v.r.Context(), s.filter)
+	some := err == nil && len(found.Orders) > 0
 	if refusedInput(err) != nil {
-		return false, nil
+		err = nil
 	}
-	return err == nil && len(found.Orders) > 0, err
+	return some, err
 }
 
 // mostWords is how many words of a search are tried as conditions.

@@ -125,9 +125,8 @@ func TestWebhooks(t *testing.T) {
 	secret := regexp.MustCompile(`whsec_[A-Za-z0-9&#;+/=]+`)
 	first := s.post(t, "/console/webhook/new", form).want(t, 200, "whsec_", ">Send a test event<")
 	again := s.post(t, "/console/webhook/new", first.fieldsOf()).want(t, 200, "whsec_", receiver.URL+" gets events. Types: order.*, stock.set.", "The test event was accepted")
-	if secret.FindString(first.body) != secret.FindString(again.body) || first.header.Get("Cache-Control") != "no-store" {
-		t.Error("the same form made another secret")
-	}
+	assert.Equal(t, secret.FindString(first.body), secret.FindString(again.body), "of the same form")
+	assert.Equal(t, first.header.Get("Cache-Control"), "no-store")
 	s.get(t, "/console/webhooks").want(t, 200, "whe_1", "the &lt;shop&gt;", "!whsec_", "!whe_2", "!<shop>")
 	const at = "?id=whe_1"
 	s.get(t, "/console/webhook"+at).want(t, 200, "There are no deliveries yet", ">enabled<", ">Disable<", ">Delete<", "!whsec_", "!>Enable<", "!>Resend what", "<bdi>order.*</bdi></code>, <code><bdi>stock.set<")
