@@ -143,9 +143,8 @@ func TestAdmissionThatIsRefused(t *testing.T) {
 	}
 	answers := ask(t, b.engine, request("one"))
 	eventually(t, "it is tried again", func() bool { return len(times()) >= 8 })
-	if pause := times()[7].Sub(times()[0]); pause < 100*time.Millisecond {
-		t.Errorf("8 tries within %v", pause)
-	}
+	pause := times()[7].Sub(times()[0])
+	assert.True(t, pause >= 100*time.Millisecond, "8 tries within", pause)
 	b.exec(t, `DROP TRIGGER full_disk ON orders`)
 	b.completes(t, answers, 1)
 	proveBooks(t, b.Pool)
@@ -167,9 +166,7 @@ func TestOrdersNameTheOneBefore(t *testing.T) {
 		}
 		e := []*engine.Engine{b.engine, later}[n%2]
 		callers.Go(func() {
-			if _, err := e.Process(t.Context(), in); err != nil {
-				t.Error(err)
-			}
+			assert.Succeeds(t, assert.Err(e.Process(t.Context(), in)))
 		})
 	}
 	callers.Wait()
@@ -204,18 +201,15 @@ func TestKeysAtOnce(t *testing.T) {
 			}
 			in = keyed(in, fmt.Sprint("key ", key))
 			o, err := insist(func() (orders.Order, error) { return deref(replicas[caller%2].Process(t.Context(), in)) })
-			if err != nil {
-				t.Errorf("%s: %v", in.OrderID, err)
-			}
+			assert.Succeeds(t, err, in.OrderID)
 			told[key][caller] = o
 		})
 	}
 	wg.Wait()
 	for key := range told {
 		for _, o := range told[key] {
-			if o.Status != fsm.Completed || asJSON(t, o) != asJSON(t, told[key][0]) {
-				t.Fatalf("key %d: %s and %s", key, asJSON(t, o), asJSON(t, told[key][0]))
-			}
+			assert.Require(t, o.Status == fsm.Completed && asJSON(t, o) == asJSON(t, told[key][0]),
+				"key", key, asJSON(t, o), "and", asJSON(t, told[key][0]))
 		}
 	}
 	b.keysAre(t, keys, keys)
@@ -392,9 +386,8 @@ func TestWhoseOrder(t *testing.T) {
 		for _, o := range []orders.Order{first, b.process(t, in)} {
 			assert.Equal(t, text(o.SubmittedBy), want, name)
 		}
-		if got := value[*string](t, b.Pool, `SELECT submitted_by FROM books.orders WHERE order_id = $1`, name); text(got) != want {
-			t.Errorf("%s is stored as %q's", name, text(got))
-		}
+		got := value[*string](t, b.Pool, `SELECT submitted_by FROM books.orders WHERE order_id = $1`, name)
+		assert.Equal(t, text(got), want, name, "is stored as")
 	}
 	assert.True(t, assert.Err(b.Pool.Exec(t.Context(), `UPDATE orders SET submitted_by = 'token:thief'`)) != nil,
 		"whose order it is was changed")

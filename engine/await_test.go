@@ -41,9 +41,8 @@ func TestACallbackIsWaitedFor(t *testing.T) {
 			in := request("one")
 			s.admit(t, in)
 			s.until(t, "one", "callback")
-			if o, err := waiters(s, in)[way](within(t, patience)); err != nil || o.Status != "completed" {
-				t.Errorf("%v, %s", err, brief(o))
-			}
+			o, err := waiters(s, in)[way](within(t, patience))
+			assert.True(t, err == nil && o.Status == "completed", err, brief(o))
 		})
 	}
 }
@@ -57,17 +56,15 @@ func TestWhatIsNotWaitedFor(t *testing.T) {
 		in := request("one")
 		s.admit(t, in)
 		s.until(t, "one", "callback")
-		if o, err := deref(s.engine.Process(within(t, patience), in)); err != nil || text(o.Hold) != "callback" || len(o.Action) == 0 {
-			t.Errorf("%v, %s", err, brief(o))
-		}
+		o, err := deref(s.engine.Process(within(t, patience), in))
+		assert.True(t, err == nil && text(o.Hold) == "callback" && len(o.Action) != 0, err, brief(o))
 	})
 	t.Run("a person takes time", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		b.hold(t, "charging", "one")
-		if o, err := deref(b.engine.Process(within(t, patience), request("one"))); err != nil || text(o.Hold) != "paused" {
-			t.Errorf("%v, %s", err, brief(o))
-		}
+		o, err := deref(b.engine.Process(within(t, patience), request("one")))
+		assert.True(t, err == nil && text(o.Hold) == "paused", err, brief(o))
 	})
 	t.Run("an order that nobody knows", func(t *testing.T) {
 		t.Parallel()
@@ -90,9 +87,7 @@ func TestAwaitEndsInTime(t *testing.T) {
 		for limit := 400 * time.Millisecond; errors.Is(err, orders.ErrUnavailable) && limit < patience; limit *= 2 { // too little for a busy machine
 			o, err = wait(within(t, limit))
 		}
-		if err != nil || text(o.Hold) != "callback" {
-			t.Errorf("%s: %v, %s", way, err, brief(o))
-		}
+		assert.True(t, err == nil && text(o.Hold) == "callback", way, err, brief(o))
 	}
 	eventually(t, "nobody is in memory for it", func() bool { return s.engine.InFlight() == 0 })
 }
@@ -119,9 +114,8 @@ func TestAwaitAChange(t *testing.T) {
 		for seq, state := range []fsm.State{fsm.Reserving, fsm.Confirming, fsm.Completed} {
 			told := awaiting(t, b.engine, "one", changed(int32(seq)+1))
 			g.advance(t, state, "one")
-			if a := <-told; a.err != nil || a.order.Status != state {
-				t.Errorf("%v, %s", a.err, brief(a.order))
-			}
+			a := <-told
+			assert.True(t, a.err == nil && a.order.Status == state, a.err, brief(a.order))
 		}
 	})
 	t.Run("an order that waits for a person changes when he acts", func(t *testing.T) {
@@ -130,12 +124,10 @@ func TestAwaitAChange(t *testing.T) {
 		b.hold(t, fsm.Charging, "one")
 		told, ended := awaiting(t, b.engine, "one", changed(2)), awaiting(t, b.engine, "one", final)
 		b.do(t, engine.Request{OrderID: "one", Verb: orders.Resume, Actor: "ann"})
-		if a := <-told; a.err != nil || a.order.Seq == 2 {
-			t.Errorf("%v, %s", a.err, brief(a.order))
-		}
-		if a := <-ended; a.err != nil || a.order.Status != fsm.Completed {
-			t.Errorf("%v, %s", a.err, brief(a.order))
-		}
+		a := <-told
+		assert.True(t, a.err == nil && a.order.Seq != 2, a.err, brief(a.order))
+		a = <-ended
+		assert.True(t, a.err == nil && a.order.Status == fsm.Completed, a.err, brief(a.order))
 	})
 	t.Run("one that was left behind is left alone by those who look", func(t *testing.T) {
 		t.Parallel()
@@ -145,9 +137,7 @@ func TestAwaitAChange(t *testing.T) {
 		g.letGo(t, "one")
 		b.writesNothing(t, func() {
 			o, err := inVain(t, func(ctx context.Context) (orders.Order, error) { return b.engine.Await(ctx, "one", final) })
-			if err != nil || o.Status != fsm.Charging {
-				t.Errorf("%v, %s", err, brief(o))
-			}
+			assert.True(t, err == nil && o.Status == fsm.Charging, err, brief(o))
 		})
 	})
 	t.Run("one that is removed is not found", func(t *testing.T) {
@@ -194,9 +184,8 @@ func TestManyOnlookers(t *testing.T) {
 	eventually(t, "they wait", func() bool { return e.Onlookers() == 200 })
 	g.advance(t, fsm.Completed, ids...)
 	for _, answers := range told {
-		if a := <-answers; a.err != nil || a.order.Status != fsm.Completed {
-			t.Errorf("%v, %s", a.err, brief(a.order))
-		}
+		a := <-answers
+		assert.True(t, a.err == nil && a.order.Status == fsm.Completed, a.err, brief(a.order))
 	}
 	n := counter.Named("OrdersByNo")
 	assert.True(t, n <= 50, n, "statements read 100 orders")

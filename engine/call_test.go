@@ -50,10 +50,8 @@ charge: {executor: simulator, url: SIM, timeout: 60s, inFlight: 3, queue: 5, ret
 		return pool.InFlight == 3 && pool.Queued == 5 && held == orders-8
 	})
 	s.counts(t, 3, `SELECT count(*) FROM step_calls`)
-	if w, err := s.engine.Orders.Waiting(t.Context(),
-		s.engine.Backlog()); err != nil || w.Held["retry"].Orders != orders-8 || w.Held["attention"].Orders != 0 || len(w.Held) != 7 {
-		t.Errorf("%+v, %v", w, err)
-	}
+	w, err := s.engine.Orders.Waiting(t.Context(), s.engine.Backlog())
+	assert.True(t, err == nil && w.Held["retry"].Orders == orders-8 && w.Held["attention"].Orders == 0 && len(w.Held) == 7, w, err)
 	for name, policy := range map[string]string{"ledger": `{}`, "other": `reserve: {executor: simulator, url: SIM}`} {
 		s.use(t, policy)
 		var callers sync.WaitGroup
@@ -139,9 +137,8 @@ charge: {executor: simulator, url: SIM, retry: {initial: 1ms, cap: 2ms}, breaker
 	for id, want := range map[string]fsm.State{"patient": "completed", "poor": "failed"} {
 		isNow(t, s.process(t, request(id)), want)
 	}
-	if pool := poolOf(s.engine, version, fsm.Charge); pool.Breaker != "closed" {
-		t.Errorf("%+v", pool)
-	}
+	pool := poolOf(s.engine, version, fsm.Charge)
+	assert.Equal(t, pool.Breaker, "closed", pool)
 }
 
 // When an order is tried next is in the database: a replica that starts later goes by it.
@@ -152,13 +149,10 @@ func TestRetrySurvivesARestart(t *testing.T) {
 	s.faults(t, "rate-limit1:5s")
 	s.admit(t, request("later"))
 	held := s.until(t, "later", "retry")
-	if held.DueAt == nil || held.HoldReason == nil || *held.Calls != 1 {
-		t.Fatal(brief(held))
-	}
+	assert.Require(t, held.DueAt != nil && held.HoldReason != nil && *held.Calls == 1, brief(held))
 	stop(t, s.engine)
-	if now := s.get(t, "later"); !now.DueAt.Equal(*held.DueAt) || now.Seq != held.Seq {
-		t.Errorf("it was %s, it is %s", brief(held), brief(now))
-	}
+	now := s.get(t, "later")
+	assert.True(t, now.DueAt.Equal(*held.DueAt) && now.Seq == held.Seq, "it was", brief(held), "it is", brief(now))
 	s.only(s.replica(t, s.cfg))
 	s.until(t, "later", "completed")
 	second := value[time.Time](t, s.Pool, `SELECT started_at FROM step_calls WHERE call = 2`)
@@ -197,9 +191,8 @@ func TestUnknownPolicyIsLeftAlone(t *testing.T) {
 	b.exec(t, `INSERT INTO orders (order_id, status, fence, owner, due_at, amount, currency, item, policy)
 		VALUES ('newer', 'charging', 1, gen_random_uuid(), now(), 1, 'USD', 'i', 4711)`)
 	eventually(t, "it is seen again and again", func() bool { return b.engine.Stats.UnknownPolicy.Load() > 2 })
-	if o, err := b.engine.Orders.Get(t.Context(), "newer"); err != nil || o.Fence != 1 || o.Seq != 1 {
-		t.Error(err, brief(o))
-	}
+	o, err := b.engine.Orders.Get(t.Context(), "newer")
+	assert.True(t, err == nil && o.Fence == 1 && o.Seq == 1, err, brief(o))
 }
 
 // made are the calls that the books have of an order: operation, outcome and code.
@@ -323,9 +316,7 @@ func TestEveryExecutor(t *testing.T) {
 			keeps(t, s, func(orderID string) (int, int) { return x.charged(t, s, orderID) })
 			taken := map[string]int{"well": 1, "crowd": 1, "seen": 1, "refused": 0}
 			for _, e := range s.sim.Books("") { // what was only authorized is taken, of orders that were not refused
-				if e.Step == "confirm" && (e.State != simulator.Live || e.Effects != taken[e.OrderID]) {
-					t.Errorf("captured: %+v", e)
-				}
+				assert.True(t, e.Step != "confirm" || e.State == simulator.Live && e.Effects == taken[e.OrderID], "captured", e)
 			}
 		})
 	}
@@ -348,9 +339,7 @@ func keeps(t *testing.T, s *shop, charged func(orderID string) (times, undone in
 	for i := range 50 {
 		callers.Go(func() {
 			o, err := deref(s.engines[i%2].Process(t.Context(), crowd))
-			if err != nil || o.Status != fsm.Completed {
-				t.Errorf("one of a crowd: %v, %s", err, brief(o))
-			}
+			assert.True(t, err == nil && o.Status == fsm.Completed, "one of a crowd", err, brief(o))
 		})
 	}
 	callers.Wait()
@@ -390,9 +379,7 @@ func TestPoliciesThatAreReadLate(t *testing.T) {
 				var order orders.Order
 				eventually(t, "an order is taken", func() bool {
 					order, err = deref(b.engine.Process(t.Context(), request("order")))
-					if err != nil && !errors.Is(err, orders.ErrUnavailable) {
-						t.Fatal(err)
-					}
+					assert.Require(t, err == nil || errors.Is(err, orders.ErrUnavailable), err)
 					return err == nil
 				})
 				if o := order; o.Status != fsm.Completed || o.Policy == nil || *o.Policy != used.Version || o.CompleteBy == nil {

@@ -49,18 +49,15 @@ func TestCallbacksRacingTheir202(t *testing.T) {
 			defer func() { <-turn }()
 			id := fmt.Sprintf("o%04d", i)
 			// Without a limit: whoever has one is told at once that the answer may take an hour.
-			if order, err := deref(s.anyone().Process(t.Context(), request(id))); err != nil || order.Status != "completed" {
-				t.Errorf("%s: %v, %s", id, err, brief(order))
-			}
+			order, err := deref(s.anyone().Process(t.Context(), request(id)))
+			assert.True(t, err == nil && order.Status == "completed", id, err, brief(order))
 		})
 	}
 	callers.Wait()
 	effects := s.sim.Summary().Steps["charge"]
 	assert.True(t, effects.Effects == orders && effects.Live == orders, effects)
 	slowest := value[float64](t, s.Pool, `SELECT extract(epoch FROM max(finished_at - created_at))::float8 FROM orders`)
-	if slowest > 600 {
-		t.Errorf("one waited %.1f s", slowest)
-	}
+	assert.True(t, slowest <= 600, "one waited", slowest, "s")
 }
 
 // waiting opens a shop whose steps are answered 202: their results come by callbacks.
@@ -180,9 +177,8 @@ func TestCallbacksWithAWrongToken(t *testing.T) {
 		"in capital letters":  strings.ToUpper(token),
 		"with a wrong ending": token[:len(token)-1] + "1",
 	} {
-		if refused(t, forged); t.Failed() {
-			t.Fatalf("a forged token was taken: %s", name)
-		}
+		refused(t, forged)
+		assert.Require(t, !t.Failed(), "a forged token was taken", name)
 	}
 	t.Run("an order that took its number", func(t *testing.T) {
 		t.Parallel()
@@ -394,9 +390,8 @@ func signedBy(t *testing.T, path string, m signing.Message, at time.Time) http.H
 	if path != "" {
 		text, err := os.ReadFile(path)
 		assert.NoError(t, err)
-		if key, err = base64.StdEncoding.DecodeString(strings.TrimPrefix(string(text), "whsec_")); err != nil {
-			t.Fatal(err)
-		}
+		key, err = base64.StdEncoding.DecodeString(strings.TrimPrefix(string(text), "whsec_"))
+		assert.NoError(t, err)
 	}
 	stamp := strconv.FormatInt(at.Unix(), 10)
 	mac := hmac.New(sha256.New, key)

@@ -127,9 +127,7 @@ func TestCancelDoesNotApply(t *testing.T) {
 			})
 		}
 	}
-	if _, err := b.engine.Do(t.Context(), engine.Request{Verb: orders.Cancel, OrderID: "nobody's"}); !errors.Is(err, orders.ErrNotFound) {
-		t.Error(err)
-	}
+	assert.ErrorIs(t, assert.Err(b.engine.Do(t.Context(), engine.Request{Verb: orders.Cancel, OrderID: "nobody's"})), orders.ErrNotFound)
 }
 
 func (b *bundle) cancel(t testing.TB, s engine.Request) orders.Order {
@@ -206,9 +204,7 @@ func TestCancelAtOnce(t *testing.T) {
 	callers.Wait()
 	// Of two requests the second joins the first, and is known by its id too, unless everything was over.
 	asked := verbs(t, b.Pool, "order")
-	if !slices.Equal(asked, []string{"paused", "cancel"}) && !slices.Equal(asked, []string{"paused", "cancel", "cancel"}) {
-		t.Errorf("%q", asked)
-	}
+	assert.True(t, slices.Equal(asked, []string{"paused", "cancel"}) || slices.Equal(asked, []string{"paused", "cancel", "cancel"}), asked)
 	b.undone(t, "order", canceledWay[fsm.Confirming])
 }
 
@@ -271,9 +267,8 @@ func (r racing) run(t testing.TB) fsm.State {
 	} else if err != nil {
 		t.Errorf("%s: %v", r.orderID, err)
 	}
-	if late != nil && canceled.Status != fsm.Completed || late == nil && canceled.Status != fsm.Canceled {
-		t.Errorf("%s: cancel says %v, %s", r.orderID, err, canceled.Status)
-	}
+	assert.True(t, (late == nil || canceled.Status == fsm.Completed) && (late != nil || canceled.Status == fsm.Canceled),
+		r.orderID, "cancel says", err, canceled.Status)
 	a := <-processed
 	assert.True(t, a.err == nil && a.order.Status == canceled.Status,
 		r.orderID, "process says", a.err, a.order.Status, "cancel says", err, canceled.Status)
@@ -291,20 +286,15 @@ func TestPause(t *testing.T) {
 		paused := make(chan orders.Order, 1)
 		go func() {
 			order, err := s.engine.Do(t.Context(), asked(orders.Pause))
-			if err != nil {
-				t.Error(err)
-			}
+			assert.Succeeds(t, err)
 			paused <- order
 		}()
 		eventually(t, "the pause is asked for", s.answers(t, 1, `SELECT count(*) FROM orders WHERE stop_requested = 'pause'`))
 		open()
 		o := <-paused
-		if o.Status != fsm.Reserving || text(o.Hold) != "paused" || o.StopRequested != nil {
-			t.Error(brief(o))
-		}
-		if a := <-answers; a.err != nil || text(a.order.Hold) != "paused" {
-			t.Errorf("%v, held %s", a.err, text(a.order.Hold))
-		}
+		assert.True(t, o.Status == fsm.Reserving && text(o.Hold) == "paused" && o.StopRequested == nil, brief(o))
+		a := <-answers
+		assert.True(t, a.err == nil && text(a.order.Hold) == "paused", a.err, "held", text(a.order.Hold))
 		s.ends(t, s.do(t, asked(orders.Resume)), fsm.Completed)
 	})
 	t.Run("of an order that another replica drives can be taken back", func(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -157,9 +156,8 @@ func TestRefunds(t *testing.T) {
 			o := s.asks(t, "rest", "")
 			s.refundsAre(t, o, "1 done 12.50, 2 done 87.49")
 			s.refundRefused(t, orders.RefusedRefundTooLarge, "", 0)
-			if o.Status != "completed" || orders.Totals(&o).Refunded.String() != "99.99" || len(orders.AllowedActions(&o)) > 0 {
-				t.Errorf("%s, allowed %q", brief(o), orders.AllowedActions(&o))
-			}
+			assert.True(t, o.Status == "completed" && orders.Totals(&o).Refunded.String() == "99.99" && len(orders.AllowedActions(&o)) == 0,
+				brief(o), "allowed", orders.AllowedActions(&o))
 			if asked := value[string](t, s.Pool, `SELECT string_agg(concat_ws(' ', actor, reason, request_id), ', ' ORDER BY seq) FROM books.transitions WHERE verb = 'refund'`); asked != "ann broken first, ann broken rest" {
 				t.Errorf("the history has %q", asked)
 			}
@@ -259,9 +257,7 @@ func TestRefundsOfManyCallers(t *testing.T) {
 			eventually(t, c.want, func() bool {
 				return value[string](t, s.Pool, `SELECT count(*) || ' ' || min(state) || ' of ' || sum(amount) FROM books.refunds`) == c.want
 			})
-			if c.same == "" && refused.Load() != 11 {
-				t.Errorf("%d of 20 refused", refused.Load())
-			}
+			assert.True(t, c.same != "" || refused.Load() == 11, refused.Load(), "of 20 refused")
 			if c.given != "" {
 				s.given(t, c.given)
 				s.compare(t)
@@ -426,9 +422,8 @@ func TestRefundThatStripePaysLater(t *testing.T) {
 			return value[string](t, s.Pool, `SELECT refund || ' ' || state FROM books.refunds`) == happens.state
 		})
 	}
-	if o := s.get(t, "o"); !slices.Equal(orders.AllowedActions(&o), []string{"refund"}) {
-		t.Errorf("allowed %q", orders.AllowedActions(&o))
-	}
+	o := s.get(t, "o")
+	assert.Equal(t, orders.AllowedActions(&o), []string{"refund"}, "allowed")
 	s.compare(t)
 }
 
@@ -548,9 +543,7 @@ func (s *behind) refundUntilDone(t *testing.T) {
 		o, err := s.engine.Do(t.Context(), engine.Request{Verb: orders.Refund, OrderID: s.refunded, Actor: "ann",
 			Reason: "broken", RequestID: "a", Async: true,
 			ChargeOperation: &engine.ChargeOperation{Amount: new(decimal.MustParse("40")), Restock: 2}})
-		if err != nil && !errors.Is(err, orders.ErrUnavailable) {
-			t.Fatal(err)
-		}
+		assert.Require(t, err == nil || errors.Is(err, orders.ErrUnavailable), err)
 		s.exec(t, `UPDATE charge_operations SET due_at = now() WHERE state <> 'done'`)
 		return err == nil && len(orders.ChargeOperations(&o)) == 1 && orders.ChargeOperations(&o)[0].Settled()
 	})

@@ -70,9 +70,8 @@ func TestOrderAtAProvider(t *testing.T) {
 		callers.Go(func() {
 			id := fmt.Sprintf("%d.", i)
 			o, err := insist(func() (orders.Order, error) { return deref(s.engine.Process(t.Context(), request(id))) })
-			if ends := string(o.Status) + ": " + s.standing(id); err != nil || ends != test.want {
-				t.Errorf("%s: %s, want %s: %v, %+v", test.name, ends, test.want, err, s.sim.Books(id))
-			}
+			ends := string(o.Status) + ": " + s.standing(id)
+			assert.True(t, err == nil && ends == test.want, test.name, ends, "want", test.want, err, s.sim.Books(id))
 		})
 	}
 	callers.Wait()

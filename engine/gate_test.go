@@ -94,9 +94,8 @@ concurrency: {by: concurrencyKey, limit: 1}`)
 				WHERE order_id = 'held' AND hold = 'retry' RETURNING 1) SELECT count(*) FROM held`))
 		limit := within(t, patience)
 		order, err := deref(s.engine.Process(limit, request("held")))
-		if err != nil || limit.Err() != nil || order.Hold == nil || *order.Hold != "attention" {
-			t.Errorf("%v, %s, time is up: %v", err, brief(order), limit.Err())
-		}
+		assert.True(t, err == nil && limit.Err() == nil && order.Hold != nil && *order.Hold == "attention",
+			err, brief(order), "time is up", limit.Err())
 		s.exec(t, `INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb)
 			SELECT order_no, seq, status, status, fence, 'hold' FROM orders WHERE order_id = 'held'`)
 	})
@@ -270,9 +269,7 @@ concurrency: {by: concurrencyKey, limit: 2}`)
 	ends := column[time.Time](t, s.Pool, `SELECT at FROM transitions WHERE to_status = 'completed' ORDER BY at`)
 	starts := column[time.Time](t, s.Pool, `SELECT at FROM transitions WHERE to_status = 'charging' AND from_status = 'pending' ORDER BY at OFFSET 1`)
 	for i := 1; i < len(starts); i++ { // one at a time: the other permit is taken
-		if starts[i].Before(ends[i-1]) {
-			t.Fatalf("the %d. began before the one before it had ended", i+1)
-		}
+		assert.Require(t, !starts[i].Before(ends[i-1]), i+1, "began before the one before it had ended")
 	}
 }
 
@@ -347,10 +344,8 @@ func TestRepeatedOrderAfterItsDeadlineWasRemoved(t *testing.T) {
 	in.CompleteBy = time.Now().Add(time.Hour).Truncate(time.Microsecond)
 	isNow(t, b.process(t, in), fsm.Failed)
 	b.exec(t, `UPDATE orders SET complete_by = now() - interval '1 second'`)
-	if o, err := b.engine.Do(t.Context(), engine.Request{Verb: orders.Retry, OrderID: "late", Actor: "ann"}); err != nil || o.Generation != 1 || o.CompleteBy != nil {
-		t.Fatal(brief(o), err)
-	}
-	if o := b.process(t, in); o.Status != fsm.Failed || o.Generation != 1 {
-		t.Error(brief(o))
-	}
+	o, err := b.engine.Do(t.Context(), engine.Request{Verb: orders.Retry, OrderID: "late", Actor: "ann"})
+	assert.Require(t, err == nil && o.Generation == 1 && o.CompleteBy == nil, brief(o), err)
+	o = b.process(t, in)
+	assert.True(t, o.Status == fsm.Failed && o.Generation == 1, brief(o))
 }

@@ -48,9 +48,8 @@ func TestOrderWithLines(t *testing.T) {
 	in := basket("basket", units("tea", 2), units("cup", 1), units("tea", 1), orders.Line{Item: "by air", Quantity: 1, Kind: orders.LineShipping})
 	order := b.process(t, in)
 	b.sameAsStored(t, order)
-	if isNow(t, order, fsm.Completed); string(order.Lines) != in.Lines || order.Item != "" || order.Quantity != 4 {
-		t.Errorf("%+v", order)
-	}
+	isNow(t, order, fsm.Completed)
+	assert.True(t, string(order.Lines) == in.Lines && order.Item == "" && order.Quantity == 4, order)
 	b.stock(t, "cup", orders.Stock{Item: "cup", OnHand: 4, Sold: 1, Tracked: true})
 	b.stock(t, "tea", orders.Stock{Item: "tea", Sold: 3})
 
@@ -151,9 +150,7 @@ func TestScarceBaskets(t *testing.T) {
 			lines = []orders.Line{units(a.order.Item, a.order.Quantity)}
 		}
 		short := slices.ContainsFunc(lines, func(l orders.Line) bool { return left[l.Item] < int64(l.Quantity) })
-		if a.order.Status == fsm.Failed && !short {
-			t.Errorf("%s was refused %s, and there is enough of all of it", a.orderID, a.order.Lines)
-		}
+		assert.True(t, a.order.Status != fsm.Failed || short, a.orderID, "was refused", a.order.Lines, "and there is enough of all of it")
 	}
 	assert.True(t, len(outcomes) == 2 && outcomes["completednone"] != 0 && outcomes["failedout_of_stock"] != 0, "outcomes", outcomes)
 	assert.Equal(t, value[int](t, b.Pool, `SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()`), 0, "deadlocks")

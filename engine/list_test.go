@@ -163,9 +163,8 @@ func (b *bundle) listsByAmountOrFailure(t *testing.T) {
 				for _, oldest := range []bool{false, true} {
 					f := chosen
 					f.Statuses, f.Item, f.CustomerID, f.Hold, f.Oldest, f.Limit = statuses, by.Item, by.CustomerID, by.Hold, oldest, 5
-					if _, ids := b.list(t, f); !slices.Equal(ids, b.expected(t, f)) {
-						t.Errorf("%+v\nis   %q\nwant %q", f, ids, b.expected(t, f))
-					}
+					_, ids := b.list(t, f)
+					assert.Equal(t, ids, b.expected(t, f), f)
 				}
 			}
 		}
@@ -186,9 +185,8 @@ func TestListLooksAtSomeOrders(t *testing.T) {
 		for next := int64(1); next != 0; f.After = next {
 			var page []orders.Order
 			var err error
-			if page, next, err = b.engine.Orders.List(t.Context(), f); err != nil {
-				t.Fatal(err)
-			}
+			page, next, err = b.engine.Orders.List(t.Context(), f)
+			assert.NoError(t, err)
 			var ids []string
 			for i := range page {
 				ids = append(ids, page[i].OrderID)
@@ -248,9 +246,8 @@ func (b *bundle) listsOfACustomerOrAHold(t *testing.T) {
 				for _, f := range []orders.Filter{{CustomerID: "ann"}, {CustomerID: "nobody"}, {Hold: fsm.HoldAttention}, {Hold: fsm.HoldPaused, CustomerID: "ann"}, {Hold: fsm.HoldPaused}} {
 					f.Statuses, f.Item, f.Limit = statuses, item, limit
 					f.CreatedTo = time.Now().AddDate(0, 0, -1)
-					if _, ids := b.list(t, f); !slices.Equal(ids, b.expected(t, f)) {
-						t.Errorf("%+v\nis   %q\nwant %q", f, ids, b.expected(t, f))
-					}
+					_, ids := b.list(t, f)
+					assert.Equal(t, ids, b.expected(t, f), f)
 				}
 			}
 		}
@@ -286,9 +283,7 @@ func TestListCursor(t *testing.T) {
 				return
 			default:
 			}
-			if _, err := b.engine.Process(t.Context(), request(fmt.Sprintf("meanwhile %d", n))); err != nil {
-				t.Error(err)
-			}
+			assert.Succeeds(t, assert.Err(b.engine.Process(t.Context(), request(fmt.Sprintf("meanwhile %d", n)))))
 		}
 	}()
 	for _, f := range []orders.Filter{{Limit: 7}, {Limit: 1, Item: "widget"}, {Limit: 20, Statuses: []fsm.State{fsm.Completed}}, {Limit: 200}} {
@@ -297,13 +292,11 @@ func TestListCursor(t *testing.T) {
 		for next := int64(1); next != 0; f.After = next {
 			var page []orders.Order
 			var err error
-			if page, next, err = b.engine.Orders.List(t.Context(), f); err != nil {
-				t.Fatal(err)
-			}
+			page, next, err = b.engine.Orders.List(t.Context(), f)
+			assert.NoError(t, err)
 			for _, order := range page {
-				if no := order.OrderNo; last > 0 && no >= last {
-					t.Errorf("%+v: %d follows %d", f, no, last)
-				}
+				no := order.OrderNo
+				assert.True(t, last <= 0 || no < last, f, no, "follows", last)
 				last = order.OrderNo
 				seen[order.OrderID]++
 			}

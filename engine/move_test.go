@@ -44,14 +44,11 @@ func (b *bundle) held(t *testing.T, answers <-chan answer, at, reason string) {
 		}
 		o := a.order
 		if a.orderID != "culprit" {
-			if o.Status != "completed" || status(t, b.Pool, a.orderID) != "completed" {
-				t.Errorf("%s: told %s, is %s", a.orderID, o.Status, status(t, b.Pool, a.orderID))
-			}
+			assert.Equal(t, [2]string{string(o.Status), status(t, b.Pool, a.orderID)}, [2]string{"completed", "completed"}, a.orderID)
 			continue
 		}
-		if string(o.Status) != at || text(o.Hold) != "attention" || text(o.HoldReason) != reason || o.Owner != nil {
-			t.Errorf("the culprit is %s, held for %s: %s", o.Status, text(o.Hold), text(o.HoldReason))
-		}
+		assert.True(t, string(o.Status) == at && text(o.Hold) == "attention" && text(o.HoldReason) == reason && o.Owner == nil,
+			"the culprit is", o.Status, "held for", text(o.Hold), text(o.HoldReason))
 	}
 	assert.Equal(t, verbs(t, b.Pool, "culprit"), []string{"hold"}, "to the culprit was done")
 	proveBooks(t, b.Pool)
@@ -126,9 +123,8 @@ func TestRowsBeforeTheCommit(t *testing.T) {
 	seen := g.stored(t, "culprit", "other")
 	moved, err := g.try(t, seen)
 	assert.True(t, err != nil && len(moved) == 0, "moved", moved, err)
-	if now := g.stored(t, "culprit", "other"); now[0].Status != "charging" || now[1].Status != "charging" {
-		t.Errorf("moved to %s and %s", now[0].Status, now[1].Status)
-	}
+	now := g.stored(t, "culprit", "other")
+	assert.True(t, now[0].Status == "charging" && now[1].Status == "charging", "moved to", now[0].Status, "and", now[1].Status)
 	proveBooks(t, b.Pool)
 }
 
@@ -236,9 +232,7 @@ func TestShuffledAdmissions(t *testing.T) {
 			wg.Go(func() {
 				g := newGhost(b.Pool)
 				rows, err := g.query.OrdersAdmit(t.Context(), g.admission(time.Minute, shuffled(orderIDs)))
-				if err != nil {
-					t.Error(err)
-				}
+				assert.Succeeds(t, err)
 				admitted.Add(int64(len(rows)))
 			})
 		}
@@ -292,9 +286,8 @@ func TestMoveTheMachineDoesNotKnow(t *testing.T) {
 			o, err := deref(b.engine.Process(within(t, patience), request("order")))
 			assert.Require(t, err != nil && o.Status == "", "told", o.Status, err)
 			stored := newGhost(b.Pool).stored(t, "order")[0]
-			if string(stored.Status) != to || text(stored.HoldReason) != heldFor {
-				t.Errorf("%s, held for %q", stored.Status, text(stored.HoldReason))
-			}
+			assert.True(t, string(stored.Status) == to && text(stored.HoldReason) == heldFor,
+				stored.Status, "held for", text(stored.HoldReason))
 			b.counts(t, 0, `SELECT count(*) FROM reservations`)
 		})
 	}

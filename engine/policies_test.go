@@ -42,9 +42,7 @@ func (s *shop) process() (*policies, *bytes.Buffer) {
 
 func (s *shop) must(err error) {
 	s.t.Helper()
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	assert.NoError(s.t, err)
 }
 
 func (s *shop) exec(sql string, args ...any) error {
@@ -82,37 +80,30 @@ func (s *shop) isActive(want int32) {
 func TestPoliciesBeforeTheFirstLoad(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
-	if version, p := s.active(); version == nil || p != nil {
-		t.Errorf("active is %v, %v: an order would start without its policy", version, p)
-	}
-	if len(s.versions()) > 0 {
-		t.Errorf("versions %v", s.versions())
-	}
+	version, p := s.active()
+	assert.True(t, version != nil && p == nil, "active is", version, p, "an order would start without its policy")
+	assert.True(t, len(s.versions()) == 0, "versions", s.versions())
 }
 
 func TestPoliciesAreKnown(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
 	s.isActive(0)
-	if p, known := s.byVersion(nil); p != nil || !known {
-		t.Errorf("an order without a version: %v, %v", p, known)
-	}
+	p, known := s.byVersion(nil)
+	assert.True(t, p == nil && known, "an order without a version", p, known)
 	first := s.use(plan(1))
-	if _, known := s.byVersion(&first); known {
-		t.Error("a version is known before it was loaded")
-	}
+	_, known = s.byVersion(&first)
+	assert.True(t, !known, "a version is known before it was loaded")
 	s.isActive(first)
 	second := s.use(plan(2))
 	s.isActive(second)
 	s.activate(first) // back to an older one
 	s.isActive(first)
-	if p, known := s.byVersion(&second); !known || p.ReservationTTL.Minutes() != 2 {
-		t.Errorf("version 2 is %v, %v", p, known)
-	}
+	p, known = s.byVersion(&second)
+	assert.True(t, known && p.ReservationTTL.Minutes() == 2, "version 2 is", p, known)
 	unknown := int32(3)
-	if p, known := s.byVersion(&unknown); p != nil || known {
-		t.Errorf("version 3 is %v, %v", p, known)
-	}
+	p, known = s.byVersion(&unknown)
+	assert.True(t, p == nil && !known, "version 3 is", p, known)
 	assert.Equal(t, s.versions(), []int32{1, 2}, "versions")
 	assert.True(t, s.said.Len() == 0, "said", s.said)
 }
@@ -142,17 +133,15 @@ func TestPoliciesOfANewerRelease(t *testing.T) {
 	for range 3 {
 		s.isActive(1)
 	}
-	if _, known := s.byVersion(&newer); known || !slices.Equal(s.versions(), []int32{1}) {
-		t.Errorf("version 2 is known; versions %v", s.versions())
-	}
+	_, known := s.byVersion(&newer)
+	assert.True(t, !known && slices.Equal(s.versions(), []int32{1}), "version 2 is known; versions", s.versions())
 	assert.Equal(t, strings.Count(s.said.String(), "unknown key teleport"), 1, "said times", s.said)
 	s.said.Reset()
 	s.must(s.exec(`INSERT INTO policy_activations (activation_no, version, actor) VALUES (2, 2, 'a newer release')`))
 	for range 3 {
 		s.must(s.load(t.Context()))
-		if version, p := s.active(); version == nil || *version != newer || p != nil {
-			t.Errorf("active is %v, %v: an order would start without its policy", version, p)
-		}
+		version, p := s.active()
+		assert.True(t, version != nil && *version == newer && p == nil, "active is", version, p, "an order would start without its policy")
 	}
 	assert.Equal(t, strings.Count(s.said.String(), "takes no new orders"), 1, "said times", s.said)
 	s.activate(1)
@@ -195,7 +184,6 @@ func TestPoliciesKeepWhatTheyKnowWithoutADatabase(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	assert.True(t, s.load(ctx) != nil, "no error")
-	if version, p := s.active(); version == nil || *version != 1 || p == nil {
-		t.Errorf("active is %v, %v", version, p)
-	}
+	version, p := s.active()
+	assert.True(t, version != nil && *version == 1 && p != nil, "active is", version, p)
 }

@@ -57,9 +57,7 @@ func (b *bundle) sameAsStored(t testing.TB, told orders.Order) {
 	t.Helper()
 	stored, err := b.engine.Orders.Get(t.Context(), told.OrderID)
 	assert.NoError(t, err)
-	if told, stored := asJSON(t, told), asJSON(t, stored); told != stored {
-		t.Errorf("told   %s\nstored %s", told, stored)
-	}
+	assert.Equal(t, asJSON(t, told), asJSON(t, stored))
 }
 
 func TestProcessNew(t *testing.T) {
@@ -99,9 +97,8 @@ func TestProcessKnown(t *testing.T) {
 		b.writesNothing(t, func() {
 			for _, e := range []*engine.Engine{b.engine, other} {
 				order, err := deref(e.Process(t.Context(), in))
-				if err != nil || asJSON(t, order) != asJSON(t, first) {
-					t.Errorf("%s: %v\nfirst %s\nthen  %s", name, err, asJSON(t, first), asJSON(t, order))
-				}
+				assert.True(t, err == nil && asJSON(t, order) == asJSON(t, first),
+					name, err, "first", asJSON(t, first), "then", asJSON(t, order))
 			}
 		})
 	}
@@ -168,9 +165,8 @@ func TestProcessAtOnce(t *testing.T) {
 		b := setup(t)
 		completed, conflicts := b.atOnce(t, slices.Repeat([]engine.Input{request("one")}, 50))
 		assert.True(t, completed == 50 && conflicts == 0, completed, "completed", conflicts, "conflicts")
-		if admitted, moves := b.engine.Stats.Admitted.Load(), b.engine.Stats.Moves.Load(); admitted != 1 || moves != 3 {
-			t.Errorf("%d admitted, %d moves", admitted, moves)
-		}
+		admitted, moves := b.engine.Stats.Admitted.Load(), b.engine.Stats.Moves.Load()
+		assert.True(t, admitted == 1 && moves == 3, admitted, "admitted", moves, "moves")
 		proveBooks(t, b.Pool)
 	})
 	t.Run("fifty callers with one id and two amounts make one run", func(t *testing.T) {
@@ -348,9 +344,8 @@ func TestAmounts(t *testing.T) {
 		}
 	}
 	zero := b.process(t, engine.Input{OrderID: "zero", Amount: decimal.MustParse("0.00"), Item: "widget"})
-	if b.sameAsStored(t, zero); zero.Amount.Sign() != 0 {
-		t.Errorf("%+v", zero)
-	}
+	b.sameAsStored(t, zero)
+	assert.Equal(t, zero.Amount.Sign(), 0, zero)
 	sums := value[string](t, b.Pool, `SELECT format('%s %s', (SELECT sum(amount) FROM books.charges WHERE refunded_at IS NOT NULL) =
 		(SELECT sum(amount) FROM books.refunds), (SELECT sum(amount) FROM books.charges WHERE refunded_at IS NULL) =
 		(SELECT sum(amount) FROM books.orders WHERE status = 'completed'))`)

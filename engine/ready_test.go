@@ -83,9 +83,7 @@ func (b *bundle) asRole(t *testing.T, name string) *bundle {
 	b.exec(t, `CREATE ROLE `+role)
 	t.Cleanup(func() {
 		for _, sql := range []string{`DROP OWNED BY ` + role, `DROP ROLE ` + role} {
-			if _, err := b.Pool.Exec(context.WithoutCancel(t.Context()), sql); err != nil {
-				t.Error(err)
-			}
+			assert.Succeeds(t, assert.Err(b.Pool.Exec(context.WithoutCancel(t.Context()), sql)))
 		}
 	})
 	b.exec(t, `GRANT USAGE ON SCHEMA pawl TO `+role)
@@ -123,9 +121,8 @@ func TestMissingGrant(t *testing.T) {
 			assert.ErrorIs(t, assert.Err(e.Process(t.Context(), request("one more"))), engine.ErrNotMigrated, "a new order")
 			eventually(t, "the other replica completes them", b.answers(t, 0,
 				`SELECT count(*) FROM orders AS o WHERE o.status <> 'completed'`))
-			if stored := value[int](t, b.Pool, `SELECT count(*) FROM orders`); stored > c.stored || stored == 0 && c.stored > 0 {
-				t.Errorf("%d orders are stored", stored)
-			}
+			stored := value[int](t, b.Pool, `SELECT count(*) FROM orders`)
+			assert.True(t, stored <= c.stored && (stored != 0 || c.stored <= 0), stored, "orders are stored")
 			assert.Equal(t, strings.Count(log.String(), "can't run on this schema"), 1, "lines in the log", log)
 			b.exec(t, `GRANT INSERT ON `+c.table+` TO `+role)
 			eventually(t, "it takes orders again", func() bool { return e.Ready(t.Context()) == nil })
@@ -139,9 +136,8 @@ func TestMissingGrant(t *testing.T) {
 func comeAgain(t *testing.T, answers <-chan answer, n int) {
 	t.Helper()
 	for range n {
-		if a := <-answers; !errors.Is(a.err, orders.ErrUnavailable) {
-			t.Fatalf("%s: told %v, %s", a.orderID, a.err, brief(a.order))
-		}
+		a := <-answers
+		assert.Require(t, errors.Is(a.err, orders.ErrUnavailable), a.orderID, "told", a.err, brief(a.order))
 	}
 }
 
@@ -339,9 +335,7 @@ func plant(t *testing.T, b *bundle) {
 	b.exec(t, `CREATE ROLE `+role)
 	t.Cleanup(func() {
 		for _, sql := range []string{`DROP OWNED BY ` + role + ` CASCADE`, `DROP ROLE ` + role} {
-			if _, err := b.Pool.Exec(context.WithoutCancel(t.Context()), sql); err != nil {
-				t.Error(err)
-			}
+			assert.Succeeds(t, assert.Err(b.Pool.Exec(context.WithoutCancel(t.Context()), sql)))
 		}
 	})
 	b.exec(t, `GRANT CREATE ON SCHEMA public TO `+role)
@@ -367,9 +361,8 @@ func TestPlantedNamesAreNotRun(t *testing.T) {
 	careless := b.connectWith(t, `"$user", public`)
 	for _, sql := range []string{`SELECT unnest(ARRAY['a'])`, `SELECT unnest(ARRAY[1::bigint])`, `SELECT concat_ws(','::text, 'a'::text, 'b'::text)`,
 		`SELECT array_position(ARRAY[1::bigint], 1::bigint)`, `SELECT 1::numeric = 1`, `SELECT 'a'::text || 1`} {
-		if careless(sql); looted(t, b) == 0 {
-			t.Errorf("the attack on %s is none", sql)
-		}
+		careless(sql)
+		assert.True(t, looted(t, b) != 0, "the attack on", sql, "is none")
 	}
 	b.engine = b.replica(t, engine.Config{})
 	b.work(t)
@@ -405,12 +398,8 @@ func (b *bundle) work(t *testing.T) {
 	b.do(t, refund)
 	found, _, err := b.engine.Orders.List(t.Context(), orders.Filter{Limit: 10})
 	assert.True(t, err == nil && len(found) == 10, len(found), "orders", err)
-	if _, err := b.engine.Orders.Waiting(t.Context(), b.engine.Backlog()); err != nil {
-		t.Error(err)
-	}
-	if err := b.engine.Ready(t.Context()); err != nil {
-		t.Error(err)
-	}
+	assert.Succeeds(t, assert.Err(b.engine.Orders.Waiting(t.Context(), b.engine.Backlog())))
+	assert.Succeeds(t, b.engine.Ready(t.Context()))
 	if report, err := books.Verify(t.Context(), openPool(t, b.URL), books.Options{}); err != nil || !report.OK() {
 		t.Errorf("%v: %v", report, err)
 	}

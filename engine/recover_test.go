@@ -32,9 +32,8 @@ func TestTakeOver(t *testing.T) {
 			for _, before := range seen {
 				b.takenOver(t, before)
 			}
-			if moved := g.move(t, seen); len(moved) != 0 {
-				t.Errorf("a late write moved %v", moved)
-			}
+			moved := g.move(t, seen)
+			assert.Equal(t, len(moved), 0, "a late write moved", moved)
 			assert.Equal(t, b.engine.Stats.TakenOver.Load(), 2, "orders counted as taken over")
 			proveBooks(t, b.Pool)
 		})
@@ -46,9 +45,8 @@ func (b *bundle) takenOver(t *testing.T, before orders.Order) {
 	t.Helper()
 	reaches(t, b.Pool, before.OrderID, "completed")
 	assert.Equal(t, verbs(t, b.Pool, before.OrderID), []string{"take_over"}, before.OrderID, "was done")
-	if fence := value[int64](t, b.Pool, `SELECT o.fence FROM books.orders AS o WHERE o.order_id = $1`, before.OrderID); fence != before.Fence+1 {
-		t.Errorf("%s has fence %d, had %d", before.OrderID, fence, before.Fence)
-	}
+	fence := value[int64](t, b.Pool, `SELECT o.fence FROM books.orders AS o WHERE o.order_id = $1`, before.OrderID)
+	assert.Equal(t, fence, before.Fence+1, before.OrderID)
 }
 
 // TestLateWrites sends every move of the machine with the fence of before a take-over.
@@ -68,9 +66,8 @@ func TestLateWrites(t *testing.T) {
 		seen := g.stored(t, orderID)
 		other.claim(t, orderID)
 		before := value[string](t, b.Pool, everythingStored)
-		if moved := g.move(t, seen); len(moved) != 0 {
-			t.Errorf("%s: moved %v", orderID, moved)
-		}
+		moved := g.move(t, seen)
+		assert.Equal(t, len(moved), 0, orderID, "moved", moved)
 		assert.Equal(t, value[string](t, b.Pool, everythingStored), before, orderID, "a late write left something")
 	}
 }
@@ -126,9 +123,8 @@ func TestTakenOverInVain(t *testing.T) {
 	}
 	b.engine = startEngine(t, b.URL, soon)
 	order := b.process(t, request("cursed"))
-	if text(order.Hold) != "attention" || order.Status != "charging" || order.Owner != nil || order.DueAt != nil {
-		t.Errorf("%s, held for %s (%s)", order.Status, text(order.Hold), text(order.HoldReason))
-	}
+	assert.True(t, text(order.Hold) == "attention" && order.Status == "charging" && order.Owner == nil && order.DueAt == nil,
+		order.Status, "held for", text(order.Hold), text(order.HoldReason))
 	assert.Equal(t, verbs(t, b.Pool, "cursed"), []string{"take_over", "take_over", "take_over", "hold"}, "to the order was done")
 	proveBooks(t, b.Pool)
 }

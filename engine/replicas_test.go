@@ -102,18 +102,16 @@ func TestOneOrderTwice(t *testing.T) {
 				if i%2 == 0 {
 					want = []string{"/amount", "99.98", "99.99", "/item", "gadget", "widget"}
 				}
-				if !slices.Equal(differ, want) || conflict.Order.OrderID != "one" {
-					t.Errorf("conflict with %q in %s", differ, conflict.Order.OrderID)
-				}
+				assert.True(t, slices.Equal(differ, want) && conflict.Order.OrderID == "one",
+					"conflict with", differ, "in", conflict.Order.OrderID)
 			default:
 				t.Errorf("%s: %v", order.Status, err)
 			}
 		})
 	}
 	wg.Wait()
-	if a, c := sent[0].Load(), sent[1].Load(); a+c != 30 || a != 0 && c != 0 {
-		t.Errorf("%d callers of one version and %d of the other were told it is completed", a, c)
-	}
+	a, c := sent[0].Load(), sent[1].Load()
+	assert.True(t, a+c == 30 && (a == 0 || c == 0), a, "callers of one version and", c, "of the other were told it is completed")
 	assert.Equal(t, value[int](t, b.Pool, `SELECT count(*) FROM books.charges`), 1, "charges")
 	proveBooks(t, b.Pool)
 }
@@ -230,9 +228,8 @@ func TestStopWithoutDatabase(t *testing.T) {
 	eventually(t, "the engine has noticed", func() bool { return e.Stats.UnknownOutcome.Load() > 0 })
 	assert.ErrorIs(t, e.Stop(expired(t)), context.Canceled, "stop")
 	for range 10 {
-		if a := <-answers; !errors.Is(a.err, orders.ErrStopping) && !errors.Is(a.err, orders.ErrUnavailable) {
-			t.Errorf("told %q: %v", a.order.Status, a.err)
-		}
+		a := <-answers
+		assert.True(t, errors.Is(a.err, orders.ErrStopping) || errors.Is(a.err, orders.ErrUnavailable), "told", a.order.Status, a.err)
 	}
 }
 

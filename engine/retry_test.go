@@ -83,9 +83,8 @@ func TestRedrive(t *testing.T) {
 		b.exec(t, `INSERT INTO late_undos (order_no, generation, step, reason, due_at) SELECT order_no, 0, 'charge', 'a test', now() + interval '1 hour' FROM orders`)
 		b.refused(t, asked(orders.Retry), orders.RefusedStillUndoing)
 		b.exec(t, `UPDATE late_undos SET finished_at = now()`)
-		if o := b.do(t, asked(orders.Retry)); o.Generation != 1 {
-			t.Errorf("%+v", o)
-		}
+		o := b.do(t, asked(orders.Retry))
+		assert.Equal(t, o.Generation, 1, o)
 	})
 	t.Run("is done once, however often the request comes", func(t *testing.T) {
 		t.Parallel()
@@ -136,9 +135,8 @@ func TestRedriveThatComesTwice(t *testing.T) {
 		for range 20 {
 			callers.Go(func() {
 				_, err := b.engine.Do(t.Context(), asked(orders.Retry))
-				if refused := (*orders.NotApplicable)(nil); err != nil && !errors.As(err, &refused) {
-					t.Error(err)
-				}
+				refused := (*orders.NotApplicable)(nil)
+				assert.True(t, err == nil || errors.As(err, &refused), err)
 			})
 		}
 		callers.Wait()
@@ -154,9 +152,8 @@ func TestRedriveThatComesTwice(t *testing.T) {
 		} {
 			q := asked(orders.Retry)
 			say(&q)
-			if o := b.do(t, q); o.Status != fsm.Failed || o.Generation != int32(generation)+2 {
-				t.Error(brief(o))
-			}
+			o := b.do(t, q)
+			assert.True(t, o.Status == fsm.Failed && o.Generation == int32(generation)+2, brief(o))
 		}
 		b.verified(t)
 	})
@@ -270,9 +267,8 @@ func TestRetryWithAnotherPaymentMethod(t *testing.T) {
 	for _, of := range []string{"one", "three"} {
 		in.PaymentMethod = of
 		isNow(t, s.process(t, in), fsm.Completed)
-		if o, err := deref(s.engine.Admit(t.Context(), in)); err != nil || o.Status != fsm.Completed {
-			t.Errorf("asked for with %s, without waiting: %s, %v", of, brief(o), err)
-		}
+		o, err := deref(s.engine.Admit(t.Context(), in))
+		assert.True(t, err == nil && o.Status == fsm.Completed, "asked for with", of, "without waiting", brief(o), err)
 	}
 	in.PaymentMethod = "four"
 	_, err := s.engine.Process(t.Context(), in)
@@ -293,9 +289,8 @@ func TestRetryAgainWithAnotherPaymentMethod(t *testing.T) {
 		if id == "kept" {
 			q.PaymentMethod = ""
 		}
-		if o := s.do(t, q); o.Status != fsm.Failed || o.Generation != int32(i)+1 {
-			t.Error(brief(o))
-		}
+		o := s.do(t, q)
+		assert.True(t, o.Status == fsm.Failed && o.Generation == int32(i)+1, brief(o))
 	}
 	for _, c := range []struct {
 		id, brings string
@@ -304,9 +299,7 @@ func TestRetryAgainWithAnotherPaymentMethod(t *testing.T) {
 		q := retryWith(c.brings, map[string]int32{"kept": 0, "changed": 1}[c.id])
 		q.RequestID = c.id
 		o, err := s.engine.Do(t.Context(), q)
-		if errors.Is(err, orders.ErrKeyReused) != c.reused || !c.reused && err != nil {
-			t.Errorf("%s with %q: %s, %v", c.id, c.brings, brief(o), err)
-		}
+		assert.True(t, errors.Is(err, orders.ErrKeyReused) == c.reused && (c.reused || err == nil), c.id, "with", c.brings, brief(o), err)
 	}
 }
 

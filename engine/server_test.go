@@ -2,7 +2,6 @@ package engine_test
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -110,9 +109,8 @@ func TestCallersLeaveNoWaitingProcesses(t *testing.T) {
 			callers.Go(func() {
 				ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 				defer cancel()
-				if _, err := e.Do(ctx, engine.Request{Verb: orders.Pause, OrderID: "waits", Actor: "ann"}); !errors.Is(err, orders.ErrUnavailable) {
-					t.Error(err)
-				}
+				_, err := e.Do(ctx, engine.Request{Verb: orders.Pause, OrderID: "waits", Actor: "ann"})
+				assert.ErrorIs(t, err, orders.ErrUnavailable)
 			})
 		}
 		callers.Wait()
@@ -265,8 +263,6 @@ func sendInVain(t *testing.T, b *bundle, v vain) error {
 	defer conn.Close(t.Context())
 	lost := p.cut(1, 1, v.fate)
 	err = v.send(t.Context(), conn)
-	if len(lost()) != 1 {
-		t.Fatalf("lost %q", lost())
-	}
+	assert.Require(t, len(lost()) == 1, "lost", lost())
 	return err
 }

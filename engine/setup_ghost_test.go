@@ -79,9 +79,8 @@ func (g *ghost) try(t testing.TB, seen []orders.Order) ([]ledger.Moved, error) {
 func (g *ghost) advance(t testing.TB, to fsm.State, orderIDs ...string) {
 	t.Helper()
 	for orders := g.stored(t, orderIDs...); orders[0].Status != to; orders = g.stored(t, orderIDs...) {
-		if moved := g.move(t, orders); len(moved) != len(orders) {
-			t.Fatalf("%d of %d orders moved out of %s", len(moved), len(orders), orders[0].Status)
-		}
+		moved := g.move(t, orders)
+		assert.Require(t, len(moved) == len(orders), len(moved), "of", len(orders), "orders moved out of", orders[0].Status)
 	}
 }
 

@@ -72,9 +72,7 @@ func openShop(t testing.TB, replicas int, cfg engine.Config) *shop {
 	}
 	t.Cleanup(func() { // calls that hang end, and engines with them
 		s.audit(t)
-		if err := s.sim.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.Succeeds(t, s.sim.Close())
 	})
 	return s
 }

@@ -93,9 +93,7 @@ func stop(t testing.TB, e *engine.Engine) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
 	defer cancel()
-	if err := e.Stop(ctx); err != nil {
-		t.Errorf("stop engine: %v", err)
-	}
+	assert.Succeeds(t, e.Stop(ctx), "stop engine")
 }
 
 // request asks for one widget at 99.99.
@@ -397,9 +395,8 @@ func reaches(t testing.TB, pool *pgxpool.Pool, orderID, want string) {
 // counts fails the test unless a query answers with a value.
 func (b *bundle) counts(t testing.TB, want any, sql string, args ...any) {
 	t.Helper()
-	if got := value[any](t, b.Pool, sql, args...); fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("%s: %v, want %v", sql, got, want)
-	}
+	got := value[any](t, b.Pool, sql, args...)
+	assert.Equal(t, fmt.Sprint(got), fmt.Sprint(want), sql)
 }
 
 // isNow checks the status of an order.

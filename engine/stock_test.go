@@ -309,9 +309,7 @@ func TestAdjustStockAtOnce(t *testing.T) {
 			if n/8 >= 5 {
 				q.Item = "new"
 			}
-			if _, err := e.ChangeStock(t.Context(), q); err != nil {
-				t.Error(err)
-			}
+			assert.Succeeds(t, assert.Err(e.ChangeStock(t.Context(), q)))
 		})
 		callers.Go(func() { b.process(t, request(fmt.Sprint("order ", n))) })
 	}
@@ -379,9 +377,8 @@ func TestLockedStock(t *testing.T) {
 			unlock := b.lock(t, c.lock)
 			release()
 			b.completes(t, answers, 200)
-			if got := value[int](t, b.Pool, `SELECT count(*) FROM books.orders AS o WHERE o.item = 'hot' AND o.status = $1`, c.at); got != 20 {
-				t.Errorf("%d of 20 orders of the locked item are %s", got, c.at)
-			}
+			got := value[int](t, b.Pool, `SELECT count(*) FROM books.orders AS o WHERE o.item = 'hot' AND o.status = $1`, c.at)
+			assert.Equal(t, got, 20, "of 20 orders of the locked item are", c.at)
 			unlock()
 			b.completes(t, answers, 20)
 			proveBooks(t, b.Pool)

@@ -101,9 +101,8 @@ func TestCaptureIsTriedAgain(t *testing.T) {
 	b.busy = 3
 	s.useStripe(t, b, ", capture: on_confirm}\nconfirm: {executor: stripe, retry: {initial: 1ms, cap: 2ms}}")
 	s.admit(t, paid("o"))
-	if o := s.until(t, "o", "completed"); *o.ChargeReference != "pi_1" {
-		t.Error(brief(o))
-	}
+	o := s.until(t, "o", "completed")
+	assert.Equal(t, *o.ChargeReference, "pi_1", brief(o))
 }
 
 // event is one of Stripe's about an order, signed.
@@ -125,12 +124,10 @@ func TestStripeEventIsAHint(t *testing.T) {
 		payload, signature := s.event(t, orderID, secret)
 		return s.engine.StripeEvent(t.Context(), payload, signature)
 	}
-	if err := send("o", "whsec_of_somebody_else"); !errors.Is(err, engine.ErrSignature) || s.get(t, "o").Seq != held.Seq {
-		t.Errorf("%v, %s", err, brief(s.get(t, "o")))
-	}
-	if err := send("another", "whsec_of_stripes_hook"); err != nil || s.get(t, "o").Seq != held.Seq {
-		t.Errorf("%v, %s", err, brief(s.get(t, "o")))
-	}
+	err := send("o", "whsec_of_somebody_else")
+	assert.True(t, errors.Is(err, engine.ErrSignature) && s.get(t, "o").Seq == held.Seq, err, brief(s.get(t, "o")))
+	err = send("another", "whsec_of_stripes_hook")
+	assert.True(t, err == nil && s.get(t, "o").Seq == held.Seq, err, brief(s.get(t, "o")))
 	if err := send("o", "whsec_of_stripes_hook"); err != nil { // it asks, and is told to wait on
 		t.Fatal(err)
 	}
@@ -142,9 +139,8 @@ func TestStripeEventIsAHint(t *testing.T) {
 	b.set("succeeded") // and the event says canceled
 	assert.NoError(t, send("o", "whsec_of_stripes_hook"))
 	done := s.until(t, "o", "completed")
-	if err := send("o", "whsec_of_stripes_hook"); err != nil || s.get(t, "o").Seq != done.Seq {
-		t.Errorf("%v, %s", err, brief(s.get(t, "o")))
-	}
+	err = send("o", "whsec_of_stripes_hook")
+	assert.True(t, err == nil && s.get(t, "o").Seq == done.Seq, err, brief(s.get(t, "o")))
 }
 
 // A cell ignores an event about an order of another cell, even if a division has left it the row.
@@ -159,9 +155,8 @@ func TestStripeEventOfOtherCell(t *testing.T) {
 	held := s.until(t, "o", "callback")
 	b.set("succeeded")
 	payload, signature := s.event(t, "o", "whsec_of_stripes_hook")
-	if err := s.engine.StripeEvent(t.Context(), payload, signature); err != nil || s.get(t, "o").Seq != held.Seq {
-		t.Errorf("%v, %s", err, brief(s.get(t, "o")))
-	}
+	err := s.engine.StripeEvent(t.Context(), payload, signature)
+	assert.True(t, err == nil && s.get(t, "o").Seq == held.Seq, err, brief(s.get(t, "o")))
 }
 
 // What Stripe reports about a dispute is recorded for the order of the charge, once, and only with the secret of its account.
@@ -184,9 +179,8 @@ func TestStripeDisputes(t *testing.T) {
 	}
 	facts := value[string](t, s.Pool, `SELECT string_agg(concat_ws(' ', order_id, reference, state, amount, currency, reason, extract(epoch FROM at)::bigint), ', ' ORDER BY state) FROM books.disputes`)
 	assert.Equal(t, facts, "o dp_1 lost 2.50 USD fraudulent 1790000000, o dp_1 opened 2.50 USD fraudulent 1790000000")
-	if o := s.get(t, "o"); o.Status != "completed" || *o.Disputes != 2 {
-		t.Error(brief(o))
-	}
+	o := s.get(t, "o")
+	assert.True(t, o.Status == "completed" && *o.Disputes == 2, brief(o))
 	found, err := s.engine.Orders.Search(t.Context(), "ch_1", 2, 0)
 	assert.NoError(t, err)
 	assert.True(t, len(found.Matches) == 1 && found.Matches[0].Order.OrderID == "o" && found.Matches[0].Matched == "disputeCharge", found)

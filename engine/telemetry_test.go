@@ -105,9 +105,8 @@ func TestLookUpsAndRefundsAreCounted(t *testing.T) {
 		"pawl_step_calls_total":           {"do unknown charge": 1, "lookup retry charge": 1, "do done charge": 1, "refund refused charge": 1, "refund done charge": 1},
 		"pawl_step_call_duration_seconds": {"do charge": 2, "lookup charge": 1, "refund charge": 2},
 	})
-	if waiting, err := s.engine.Orders.Waiting(t.Context(), s.engine.Backlog()); err != nil || waiting.ChargeOperations != 0 {
-		t.Errorf("%d refunds are open, %v", waiting.ChargeOperations, err)
-	}
+	waiting, err := s.engine.Orders.Waiting(t.Context(), s.engine.Backlog())
+	assert.True(t, err == nil && waiting.ChargeOperations == 0, waiting.ChargeOperations, "refunds are open", err)
 }
 
 // An order that nobody takes up is seen, with how long it has been due and how old it is, until somebody does. One that
@@ -122,9 +121,8 @@ func TestOrdersThatNobodyTakesUp(t *testing.T) {
 	var waiting orders.Waiting
 	eventually(t, "it is seen", func() (seen bool) {
 		var err error
-		if waiting, err = b.engine.Orders.Waiting(t.Context(), b.engine.Backlog()); err != nil {
-			t.Fatal(err)
-		}
+		waiting, err = b.engine.Orders.Waiting(t.Context(), b.engine.Backlog())
+		assert.NoError(t, err)
 		return waiting.Overdue > 0
 	})
 	assert.True(t, waiting.Overdue.Round(time.Minute) == time.Hour && waiting.Unfinished.Round(time.Minute) == 2*time.Hour, waiting)
@@ -168,9 +166,8 @@ func TestCallsAreLogged(t *testing.T) {
 			for _, line := range want {
 				assert.Equal(t, strings.Count(text, line), 1, "no line, or more than one, begins with", line, text)
 			}
-			if retried := strings.Contains(text, "operation=do call=3 fence=2 request_id=of-retry outcome=done"); retried != (level == slog.LevelDebug) {
-				t.Errorf("the request was sent again: %v, in\n%s", retried, text)
-			}
+			retried := strings.Contains(text, "operation=do call=3 fence=2 request_id=of-retry outcome=done")
+			assert.Equal(t, retried, level == slog.LevelDebug, "the request was sent again", "in", text)
 		})
 	}
 }
@@ -215,9 +212,8 @@ func TestOverview(t *testing.T) {
 		t.Errorf("%+v, want the oldest to be %s", v, oldest)
 	}
 	for _, hold := range fsm.Holds() {
-		if n := value[int64](t, s.Pool, `SELECT count(*) FROM orders WHERE hold = $1`, hold); v.Held[hold].Orders != n || n > 0 && v.Held[hold].Longest <= 0 {
-			t.Errorf("%s: %+v, want %d", hold, v.Held[hold], n)
-		}
+		n := value[int64](t, s.Pool, `SELECT count(*) FROM orders WHERE hold = $1`, hold)
+		assert.True(t, v.Held[hold].Orders == n && (n <= 0 || v.Held[hold].Longest > 0), hold, v.Held[hold], "want", n)
 	}
 }
 

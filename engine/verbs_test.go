@@ -35,9 +35,8 @@ func stuck(rules ...string) func(*testing.T) *shop {
 // sticks has an order held for a person.
 func (s *shop) sticks(t testing.TB, orderID string) {
 	t.Helper()
-	if o := s.process(t, request(orderID)); text(o.Hold) != "attention" {
-		t.Fatal(brief(o))
-	}
+	o := s.process(t, request(orderID))
+	assert.Require(t, text(o.Hold) == "attention", brief(o))
 }
 
 // ends checks that a verb brings the order to its end, and that the simulator has what it says, and nothing else.
@@ -114,9 +113,8 @@ func TestVerbsOnLockedRows(t *testing.T) {
 	var callers sync.WaitGroup
 	for range 20 {
 		callers.Go(func() {
-			if _, err := b.engine.Do(t.Context(), engine.Request{Verb: orders.Cancel, OrderID: "locked"}); !errors.Is(err, orders.ErrUnavailable) {
-				t.Errorf("cancel of a locked order: %v", err)
-			}
+			_, err := b.engine.Do(t.Context(), engine.Request{Verb: orders.Cancel, OrderID: "locked"})
+			assert.ErrorIs(t, err, orders.ErrUnavailable, "cancel of a locked order")
 		})
 		callers.Go(func() {
 			assert.ErrorIs(t, assert.Err(setStock(t.Context(), b.engine, "shelf", 6)), orders.ErrUnavailable, "stock of a locked item")
@@ -258,18 +256,14 @@ func (b *bundle) verdicts(t *testing.T, ids []string) map[string]*verdict {
 func (v *verdict) appliesWhereListed(t *testing.T, verb orders.Verb) (applies bool) {
 	t.Helper()
 	id, seq := v.before.OrderID, v.after.Seq
-	if v.err == nil && v.answer.Seq != seq {
-		t.Errorf("%s: answered with seq %d, and %d is stored", id, v.answer.Seq, seq)
-	}
+	assert.True(t, v.err != nil || v.answer.Seq == seq, id, "answered with seq", v.answer.Seq, "and", seq, "is stored")
 	applies = slices.Contains(orders.AllowedActions(&v.before), string(verb))
 	if verb == orders.Cancel && !applies && v.err == nil && text(v.before.StopRequested) == "cancel" && seq == v.before.Seq {
 		return false // it waits with the one under way
 	}
 	assert.True(t, applies == (v.err == nil) && applies == (seq == v.before.Seq+1),
 		id, "listed", applies, "answered", v.err, "seq", v.before.Seq, "to", seq)
-	if applies && v.said != string(verb)+" ann a test" {
-		t.Errorf("%s: the history says %q", id, v.said)
-	}
+	assert.True(t, !applies || v.said == string(verb)+" ann a test", id, "the history says", v.said)
 	return applies
 }
 
@@ -287,9 +281,7 @@ func (b *bundle) asksTwice(t *testing.T, q engine.Request) (orders.Order, error)
 	q.DryRun = false
 	after, err := b.engine.Do(t.Context(), q)
 	var refusal *orders.NotApplicable
-	if err != nil && !errors.As(err, &refusal) || (dry == nil) != (err == nil) {
-		t.Errorf("%s: %v, as a dry run %v", q.OrderID, err, dry)
-	}
+	assert.True(t, (err == nil || errors.As(err, &refusal)) && (dry == nil) == (err == nil), q.OrderID, err, "as a dry run", dry)
 	return after, err
 }
 
@@ -342,9 +334,7 @@ func TestApproval(t *testing.T) {
 		for i := range 20 {
 			callers.Go(func() {
 				_, err := s.engine.Do(t.Context(), asked([]orders.Verb{orders.Approve, orders.Reject}[i%2]))
-				if err != nil && !errors.As(err, new(*orders.NotApplicable)) {
-					t.Error(err)
-				}
+				assert.True(t, err == nil || errors.As(err, new(*orders.NotApplicable)), err)
 			})
 		}
 		callers.Wait()
@@ -398,10 +388,8 @@ func TestStepResult(t *testing.T) {
 		answers := ask(t, s.engine, request("order"))
 		eventually(t, "a call is under way", func() bool { return called.Load() == 1 })
 		var refusal *orders.NotApplicable
-		if _, err := s.engine.Do(t.Context(), settled(fsm.Charge, engine.SettledDone, "")); !errors.As(err,
-			&refusal) || refusal.Code != orders.RefusedBusy {
-			t.Error(err)
-		}
+		_, err := s.engine.Do(t.Context(), settled(fsm.Charge, engine.SettledDone, ""))
+		assert.True(t, errors.As(err, &refusal) && refusal.Code == orders.RefusedBusy, err)
 		open()
 		s.ends(t, (<-answers).order, fsm.Completed)
 	})
@@ -423,9 +411,8 @@ func TestDryRunShowsTheOrderAsItWouldBe(t *testing.T) {
 		would := b.do(t, q)
 		q.DryRun = false
 		is := b.do(t, q)
-		if shown(&would) != shown(&is) && q.Verb == orders.Refund || would.Hold != nil {
-			t.Errorf("%s\nwould leave %s\nit left     %s", q.Verb, shown(&would), shown(&is))
-		}
+		assert.True(t, (shown(&would) == shown(&is) || q.Verb != orders.Refund) && would.Hold == nil,
+			q.Verb, "would leave", shown(&would), "it left", shown(&is))
 	}
 }
 

@@ -27,7 +27,7 @@ func withProvider(t *testing.T) (b *bundle, path func() string) {
 	var last atomic.Value
 	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var call struct{ CallbackURL string }
-		assert.ErrorIs(t, json.NewDecoder(r.Body).Decode(&call), nil)
+		assert.Succeeds(t, json.NewDecoder(r.Body).Decode(&call))
 		if call.CallbackURL != "" {
 			last.Store(call.CallbackURL)
 			w.WriteHeader(http.StatusAccepted)

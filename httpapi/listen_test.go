@@ -30,7 +30,7 @@ func listen(t *testing.T, api http.Handler, arrive time.Duration) (address strin
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	t.Cleanup(func() {
-		assert.ErrorIs(t, server.Shutdown(context.WithoutCancel(t.Context())), nil)
+		assert.Succeeds(t, server.Shutdown(context.WithoutCancel(t.Context())))
 		assert.ErrorIs(t, <-served, http.ErrServerClosed)
 	})
 	return listener.Addr().String()

@@ -3,7 +3,6 @@ package batch_test
 import (
 	"context"
 	"fmt"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -44,9 +43,7 @@ func TestPace(t *testing.T) {
 		q.Add(3)
 		<-time.After(time.Second)
 		q.Add(4)
-		if got, want := flushed(), []string{"0s [1]", "20ms [2 3]", "1.01s [4]"}; !slices.Equal(got, want) {
-			t.Errorf("flushed %q, want %q", got, want)
-		}
+		assert.Equal(t, flushed(), []string{"0s [1]", "20ms [2 3]", "1.01s [4]"}, "flushed")
 	})
 }
 

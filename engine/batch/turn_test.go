@@ -82,9 +82,8 @@ func TestNoTurnIsLost(t *testing.T) {
 		case <-all:
 			return
 		case <-time.After(10 * time.Second):
-			if now := flushed.Load(); now == before {
-				t.Fatalf("%d of %d items were flushed; %d and %d wait", now, items, queues[0].Len(), queues[1].Len())
-			}
+			now := flushed.Load()
+			assert.Require(t, now != before, now, "of", items, "items were flushed", queues[0].Len(), "and", queues[1].Len(), "wait")
 			before = flushed.Load()
 		}
 	}

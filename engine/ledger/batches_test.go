@@ -110,9 +110,7 @@ func TestEffectsExistIfAndOnlyIfTheMoveWon(t *testing.T) {
 		for _, state := range []fsm.State{fsm.Charging, fsm.Reserving, fsm.Confirming} {
 			l.race(l.set(nos...), state)
 		}
-		if got, want := l.books(), "charges 40/0 reservations 40/0 stock 0 of 60"; got != want {
-			t.Errorf("books: %s, want %s", got, want)
-		}
+		assert.Equal(t, l.books(), "charges 40/0 reservations 40/0 stock 0 of 60", "books")
 	})
 }
 
@@ -125,9 +123,7 @@ func (l *books) race(set ledger.Batch, state fsm.State) {
 	for range 6 {
 		callers.Go(func() {
 			moved, err := ledger.Moves[state](l.t.Context(), l.query, set)
-			if err != nil && pg.FaultOf(err) != pg.Busy {
-				l.t.Error(err)
-			}
+			assert.True(l.t, err == nil || pg.FaultOf(err) == pg.Busy, err)
 			mu.Lock()
 			defer mu.Unlock()
 			for _, m := range moved {
@@ -140,8 +136,6 @@ func (l *books) race(set ledger.Batch, state fsm.State) {
 		won[m.OrderNo]++
 	}
 	for _, no := range set.OrderNos {
-		if won[no] != 1 {
-			l.t.Errorf("order %d left %s %d times", no, state, won[no])
-		}
+		assert.Equal(l.t, won[no], 1, "order", no, "left", state, "times")
 	}
 }

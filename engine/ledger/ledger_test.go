@@ -46,9 +46,7 @@ func (l *books) stock(item string, onHand int64) {
 	l.t.Helper()
 	rows, err := l.query.InventoryMove(l.t.Context(), l.toStock(item, onHand))
 	l.must(err)
-	if len(rows) != 1 {
-		l.t.Fatalf("stock of %q was not set", item)
-	}
+	assert.Require(l.t, len(rows) == 1, "stock of", item, "was not set")
 }
 
 // toStock is the movement that gives an item a stock, as it is now.
@@ -121,20 +119,14 @@ func (l *books) stands(set ledger.Batch, moved ledger.Moved, outcome string) {
 	rows, err := l.query.OrdersByNo(l.t.Context(), db.OrdersByNoParams{OrderNos: set.OrderNos})
 	l.must(err)
 	o := rows[0]
-	if o.Status != moved.ToStatus || o.Seq != moved.Seq || o.Fence != set.Fence || o.TakeOvers != 0 {
-		l.t.Errorf("stored %+v", o)
-	}
+	assert.True(l.t, o.Status == moved.ToStatus && o.Seq == moved.Seq && o.Fence == set.Fence && o.TakeOvers == 0, "stored", o)
 	final := o.Status.Final()
 	if (o.Owner == nil) != final || (o.DueAt == nil) != final || (o.FinishedAt != nil) != final || (o.EndedAs != nil) != final {
 		l.t.Errorf("final %v, but stored %+v", final, o)
 	}
-	if undone := o.Status.Undoing() || o.Status == fsm.Failed || o.Status == fsm.Canceled; undone != (o.Outcome != nil) ||
-		undone && *o.Outcome != outcome {
-		l.t.Errorf("outcome of %s is %v", o.Status, o.Outcome)
-	}
+	undone := o.Status.Undoing() || o.Status == fsm.Failed || o.Status == fsm.Canceled
+	assert.True(l.t, undone == (o.Outcome != nil) && (!undone || *o.Outcome == outcome), "outcome of", o.Status, "is", o.Outcome)
 	history := value[string](l, `SELECT format('%s %s %s %s %s', from_status, to_status, fence, seq, at = $3)
 		FROM transitions WHERE order_no = $1 AND seq = $2`, moved.OrderNo, moved.Seq, moved.At)
-	if want := fmt.Sprintf("%s %s %d %d t", set.Expected, moved.ToStatus, set.Fence, moved.Seq); history != want {
-		l.t.Errorf("history %s, want %s", history, want)
-	}
+	assert.Equal(l.t, history, fmt.Sprintf("%s %s %d %d t", set.Expected, moved.ToStatus, set.Fence, moved.Seq), "history")
 }

@@ -90,9 +90,8 @@ func TestReserveLines(t *testing.T) {
 			for i, no := range nos {
 				assert.Equal(t, verdicts[no], c.want[i], "order", i)
 			}
-			if left := value[string](l, `SELECT string_agg(item || ' ' || on_hand - reserved, ', ' ORDER BY item) FROM inventory`); left != c.left {
-				t.Errorf("left: %s, want %s", left, c.left)
-			}
+			left := value[string](l, `SELECT string_agg(item || ' ' || on_hand - reserved, ', ' ORDER BY item) FROM inventory`)
+			assert.Equal(t, left, c.left, "left")
 		})
 	}
 	t.Run("new items get rows, and their orders come again", func(t *testing.T) {

@@ -2,6 +2,7 @@ package ledger_test
 
 import (
 	"fmt"
+	"pawl/test/assert"
 	"testing"
 
 	"github.com/google/uuid"
@@ -51,9 +52,7 @@ func (l *books) order(item string, quantity int32) int64 {
 		Items: []string{item}, Quantities: []int32{quantity}, Metadata: []string{""}, Owner: uuid.New(), LeaseSeconds: 60,
 	})
 	l.must(err)
-	if len(rows) != 1 {
-		l.t.Fatalf("%d orders admitted", len(rows))
-	}
+	assert.Require(l.t, len(rows) == 1, len(rows), "orders admitted")
 	return rows[0].OrderNo
 }
 
@@ -118,9 +117,7 @@ func (l *books) stop(no int64) {
 	rows, err := l.query.OrderVerb(l.t.Context(), db.OrderVerbParams{
 		OrderNo: no, Seq: seq, StopRequested: new("cancel"), Next: "same", Verb: "cancel"})
 	l.must(err)
-	if len(rows) != 1 {
-		l.t.Fatalf("order %d was not stopped", no)
-	}
+	assert.Require(l.t, len(rows) == 1, "order", no, "was not stopped")
 }
 
 // set expects of all orders what the first one is.
@@ -143,21 +140,17 @@ func (l *books) move(set ledger.Batch) []ledger.Moved {
 // all moves a set of which nothing may stay behind.
 func (l *books) all(set ledger.Batch) {
 	l.t.Helper()
-	if moved := l.move(set); len(moved) != len(set.OrderNos) {
-		l.t.Fatalf("%d of %d orders left %s", len(moved), len(set.OrderNos), set.Expected)
-	}
+	moved := l.move(set)
+	assert.Require(l.t, len(moved) == len(set.OrderNos), len(moved), "of", len(set.OrderNos), "orders left", set.Expected)
 }
 
 // stays checks that a statement moved nothing and wrote nothing.
 func (l *books) stays(set ledger.Batch) {
 	l.t.Helper()
 	before := l.snapshot()
-	if moved := l.move(set); len(moved) > 0 {
-		l.t.Errorf("%+v moved %+v", set, moved)
-	}
-	if after := l.snapshot(); after != before {
-		l.t.Errorf("%+v changed\n%s\nto\n%s", set, before, after)
-	}
+	moved := l.move(set)
+	assert.True(l.t, len(moved) == 0, set, "moved", moved)
+	assert.Equal(l.t, l.snapshot(), before, set)
 }
 
 // snapshot is every row with the transaction that wrote it and its place: a write of the same values shows.
@@ -180,15 +173,11 @@ func (l *books) exec(statement string, args ...any) {
 
 func (l *books) must(err error) {
 	l.t.Helper()
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	assert.NoError(l.t, err)
 }
 
 func value[T any](l *books, query string, args ...any) (v T) {
 	l.t.Helper()
-	if err := l.pool.QueryRow(l.t.Context(), query, args...).Scan(&v); err != nil {
-		l.t.Fatalf("%s: %v", query, err)
-	}
+	assert.NoError(l.t, l.pool.QueryRow(l.t.Context(), query, args...).Scan(&v), query)
 	return v
 }

@@ -26,9 +26,7 @@ func (l *books) decide(orderNos ...int64) string {
 
 func (l *books) decides(want string, orderNos ...int64) {
 	l.t.Helper()
-	if got := l.decide(orderNos...); got != want+" " {
-		l.t.Errorf("%s, want %s", got, want)
-	}
+	assert.Equal(l.t, l.decide(orderNos...), want+" ")
 }
 
 // has checks an item: reserved, on hand, tracked.
@@ -36,9 +34,7 @@ func (l *books) has(item, want string) {
 	l.t.Helper()
 	got := value[string](l, `SELECT format('%s of %s %s', reserved, on_hand, CASE WHEN tracked THEN 'tracked' ELSE 'untracked' END)
 		FROM inventory WHERE item = $1`, item)
-	if got != want {
-		l.t.Errorf("%s has %s, want %s", item, got, want)
-	}
+	assert.Equal(l.t, got, want, item, "has")
 }
 
 func TestReserve(t *testing.T) {

@@ -80,9 +80,8 @@ func (l *books) reserveDuring(item string, nos []int64) {
 		}()
 		l.untilBlocked(verdict)
 		if try == 0 { // the first time it waits in vain
-			if err := <-verdict; pg.FaultOf(err) != pg.Busy {
-				l.t.Fatalf("waited for a locked row, and got %v %v", moved, err)
-			}
+			err := <-verdict
+			assert.Require(l.t, pg.FaultOf(err) == pg.Busy, "waited for a locked row, and got", moved, err)
 			l.must(setting.Rollback(l.t.Context()))
 			continue
 		}
@@ -96,15 +95,11 @@ func (l *books) reserveDuring(item string, nos []int64) {
 		l.must(err)
 		for len(moved) < len(nos) { // who is left undecided comes again
 			more := l.move(ledger.Batch{OrderNos: nos, Expected: fsm.Reserving, Fence: 1, Seq: 2})
-			if len(more) == 0 {
-				l.t.Fatal("nobody is decided")
-			}
+			assert.Require(l.t, len(more) != 0, "nobody is decided")
 			moved = append(moved, more...)
 		}
 		for _, m := range moved {
-			if want := map[int64]fsm.State{nos[0]: fsm.Refunding, nos[1]: fsm.Confirming}[m.OrderNo]; m.ToStatus != want {
-				l.t.Errorf("%+v, want %s", m, want)
-			}
+			assert.Equal(l.t, m.ToStatus, map[int64]fsm.State{nos[0]: fsm.Refunding, nos[1]: fsm.Confirming}[m.OrderNo], m)
 		}
 		l.has(item, map[string]string{"seen": "2 of 2 tracked", "unseen": "1 of 2 tracked"}[item])
 		return

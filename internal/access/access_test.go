@@ -115,7 +115,7 @@ func TestTokensAreRemembered(t *testing.T) {
 	for range 16 {
 		callers.Go(func() {
 			for range 100 {
-				assert.ErrorIs(t, assert.Err(c.Identify(t.Context(), bearer(token))), nil)
+				assert.Succeeds(t, assert.Err(c.Identify(t.Context(), bearer(token))))
 				assert.True(t, assert.Err(c.Identify(t.Context(), bearer(token[:60]+"1234"))) != nil, "it is taken")
 			}
 		})
@@ -140,7 +140,7 @@ func TestManyRequestsAtOnce(t *testing.T) {
 	for i := range 400 {
 		callers.Go(func() {
 			<-ready
-			assert.ErrorIs(t, assert.Err(c.Identify(t.Context(), bearer(tokens[i%len(tokens)]))), nil)
+			assert.Succeeds(t, assert.Err(c.Identify(t.Context(), bearer(tokens[i%len(tokens)]))))
 		})
 	}
 	close(ready)

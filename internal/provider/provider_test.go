@@ -476,7 +476,7 @@ func newSimulator(t *testing.T, config simulator.Config) *simulator.Simulator {
 	sim, err := simulator.Open(config)
 	assert.NoError(t, err)
 	t.Cleanup(func() {
-		assert.ErrorIs(t, sim.Close(), nil)
+		assert.Succeeds(t, sim.Close())
 	})
 	return sim
 }

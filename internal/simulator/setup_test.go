@@ -43,7 +43,7 @@ func start(t *testing.T, cfg simulator.Config) *provider {
 	// again by itself when one that was used before is closed under it.
 	transport := &http.Transport{DisableKeepAlives: true}
 	t.Cleanup(func() {
-		assert.ErrorIs(t, sim.Close(), nil)
+		assert.Succeeds(t, sim.Close())
 		server.Close()
 		transport.CloseIdleConnections()
 	})

@@ -44,9 +44,8 @@ func TestStripeCharge(t *testing.T) {
 	s.says(refund, "g", "400 invalid_request_error charge_already_refunded")
 	s.says(refund, "f", "200 re_2 succeeded again")
 	s.entries("o", "charge a undone 1 12.50 EUR")
-	if sum := s.Summary(); !sum.OK() || sum.Steps["charge"].Undone != 1 || sum.Money[0].Charged != "12.50" || sum.Money[0].Refunded != "12.50" {
-		t.Errorf("%+v", sum)
-	}
+	sum := s.Summary()
+	assert.True(t, sum.OK() && sum.Steps["charge"].Undone == 1 && sum.Money[0].Charged == "12.50" && sum.Money[0].Refunded == "12.50", sum)
 }
 
 func TestStripeAuthorization(t *testing.T) {
@@ -195,9 +194,7 @@ func TestStripeKeysInTime(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			sim := simulator.New()
 			defer sim.Close()
-			if a := ask(sim, stripeRequest(t.Context(), "http://provider", intent("o"), "a")); a != "200 pi_1 requires_confirmation" {
-				t.Error(a)
-			}
+			assert.Equal(t, ask(sim, stripeRequest(t.Context(), "http://provider", intent("o"), "a")), "200 pi_1 requires_confirmation")
 			<-time.After(25 * time.Hour)
 			a := ask(sim, stripeRequest(t.Context(), "http://provider", intent("o"), "a"))
 			assert.Equal(t, a, "200 pi_2 requires_confirmation")

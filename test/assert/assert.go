@@ -45,6 +45,14 @@ func NoError(t testing.TB, err error, of ...any) {
 	}
 }
 
+// Succeeds is NoError for what runs beside the test, or after it, from where it can't be ended: it goes on.
+func Succeeds(t testing.TB, err error, of ...any) {
+	t.Helper()
+	if err != nil {
+		t.Errorf("%s%v", label(of), err)
+	}
+}
+
 // ErrorIs fails the test unless the error is, or wraps, the one that is wanted; with nil, unless there is none.
 func ErrorIs(t testing.TB, err, want error, of ...any) {
 	t.Helper()

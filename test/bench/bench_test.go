@@ -43,7 +43,7 @@ func testDatabase(t *testing.T) *database {
 	d, err := newDatabase(t.Context(), shared, name)
 	assert.NoError(t, err)
 	t.Cleanup(func() {
-		assert.ErrorIs(t, d.drop(t.Context()), nil)
+		assert.Succeeds(t, d.drop(t.Context()))
 	})
 	return d
 }
@@ -211,7 +211,7 @@ func TestRemoteBaselineDoesEachStepOnce(t *testing.T) {
 	provider.server, err = provider.target.start(t.Context(), "", t.TempDir())
 	assert.NoError(t, err)
 	t.Cleanup(func() {
-		assert.ErrorIs(t, provider.server.stop(), nil)
+		assert.Succeeds(t, provider.server.stop())
 	})
 	baseline := testTarget(t, "baseline")
 	baseline.env = []string{"PROVIDER=http://" + provider.server.address}

@@ -34,7 +34,7 @@ func TestWireSendsOrders(t *testing.T) {
 	w := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		assert.Equal(t, r.Header.Get("Authorization"), "Bearer pawl_1", "sent", r.Header)
 		var o order
-		assert.ErrorIs(t, json.NewDecoder(r.Body).Decode(&o), nil)
+		assert.Succeeds(t, json.NewDecoder(r.Body).Decode(&o))
 		seen = append(seen, o)
 		keys[r.Header.Get("Idempotency-Key")] = true
 		_, _ = w.Write([]byte(`{"status":"completed"}`))

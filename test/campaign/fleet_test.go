@@ -119,9 +119,7 @@ func (f *fleet) launch(i int) {
 	f.starts++
 	folder := filepath.Join(f.folder, strconv.Itoa(f.starts))
 	r := &replica{folder: folder}
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		f.t.Error(err)
-	}
+	assert.Succeeds(f.t, os.MkdirAll(folder, 0o755))
 	p := f.posts[i]
 	r.cmd = exec.Command(p.program, append([]string{"serve", "--listen", "127.0.0.1", "--port", "0", "--log-format", "json"}, p.flags...)...)
 	r.cmd.Env = append(dbtest.Neutral(), p.env...)

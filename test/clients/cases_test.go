@@ -159,9 +159,7 @@ func (c clientCase) look(t *testing.T, service string) {
 	}
 	status, text := fetch(t, service+c.Stored.Path)
 	var got any
-	if err := json.Unmarshal(text, &got); err != nil || status != http.StatusOK {
-		t.Fatalf("%s: %d %s", c.Stored.Path, status, text)
-	}
+	assert.Require(t, json.Unmarshal(text, &got) == nil && status == http.StatusOK, c.Stored.Path, status, text)
 	assert.Equal(t, differs("", c.Stored.Want, got), "", "stored", text)
 }
 

@@ -101,7 +101,7 @@ func (s *service) restart(t *testing.T) {
 	_ = s.command.Process.Kill()
 	_ = s.command.Wait()
 	s.starter.Go(func() {
-		assert.ErrorIs(t, s.start(address.Port()), nil, "start the service again")
+		assert.Succeeds(t, s.start(address.Port()), "start the service again")
 	})
 }
 
@@ -117,7 +117,7 @@ func (s *service) stop(t *testing.T) {
 	}
 	_ = s.command.Process.Signal(syscall.SIGTERM)
 	_, _ = io.Copy(io.Discard, s.out)
-	assert.ErrorIs(t, s.command.Wait(), nil, "the service ended with")
+	assert.Succeeds(t, s.command.Wait(), "the service ended with")
 }
 
 func write(t *testing.T, file string, text []byte) {
@@ -181,9 +181,7 @@ func (p *faultProxy) next(r *http.Request) (t *testing.T, path string, f fault) 
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	path, ok := strings.CutPrefix(r.URL.RequestURI(), p.prefix)
-	if !ok {
-		p.t.Errorf("a request for %s", r.URL)
-	}
+	assert.True(p.t, ok, "a request for", r.URL)
 	if n := len(p.seen); n < len(p.faults) {
 		f = p.faults[n]
 	}

@@ -49,7 +49,7 @@ func openOriginal(t *testing.T, settings ...string) *original {
 	t.Cleanup(func() {
 		server.CloseClientConnections()
 		server.Close()
-		assert.ErrorIs(t, o.provider.Close(), nil)
+		assert.Succeeds(t, o.provider.Close())
 	})
 	o.url = server.URL
 	o.policy = o.policyOf(map[string]string{"charge": refunds + "  retry: {initial: 200ms, cap: 200ms, maxRetries: 900, budget: 1h}\n  breaker: {failures: 1000000, open: 1ms}\n", "reserve": blind, "confirm": final})
@@ -158,9 +158,7 @@ func (o *original) quarantined(s *service) {
 		a := s.send(http.MethodPost, path, body)
 		assert.True(o.t, a.code == http.StatusServiceUnavailable && a.body.Code == "quarantined", "POST", path, a)
 	}
-	if a := s.get("/metrics"); !strings.Contains(a.text, "\npawl_quarantined 1\n") {
-		o.t.Error("the metric does not say so")
-	}
+	assert.Contains(o.t, s.get("/metrics").text, "\npawl_quarantined 1\n", "the metric does not say so")
 	if a := s.get("/api/me"); !strings.Contains(a.text, `"quarantined":true`) || strings.Contains(a.text, "processOrder") {
 		o.t.Error(a)
 	}
@@ -201,9 +199,7 @@ func (o *original) shell(after string, less int, variables ...string) string {
 	cmd.Dir = o.folder
 	cmd.Env = append(append(dbtest.Neutral(), "PATH="+filepath.Dir(program())+":"+postgresPrograms(o.t)+":"+os.Getenv("PATH")), variables...)
 	said, err := cmd.CombinedOutput()
-	if err != nil {
-		o.t.Fatalf("%s%v\n%s", lines[less], err, said)
-	}
+	assert.NoError(o.t, err, lines[less], said)
 	return string(said)
 }
 

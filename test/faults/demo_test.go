@@ -152,9 +152,7 @@ func TestDemoByHand(t *testing.T) {
 	demo := launch(t, []string{"TMPDIR=" + folder}, "demo", "--seconds", "0")
 	eventually(t, startLimit, "it has a console", func() bool { return labLink.MatchString(demo.stdout()) || !demo.running() })
 	link := labLink.FindStringSubmatch(demo.stdout())
-	if link == nil {
-		t.Fatal(demo.stdout())
-	}
+	assert.Require(t, link != nil, demo.stdout())
 	jar, err := cookiejar.New(nil)
 	assert.NoError(t, err)
 	p := &person{t, link[1], &http.Client{Jar: jar}}

@@ -309,7 +309,6 @@ func (f *follower) awaits(rows []string) {
 		return orders
 	}
 	eventually(f.t, patience, "the feed has all events", func() bool { return len(had()) >= len(rows) })
-	if got := had(); !slices.Equal(got, rows) {
-		f.t.Errorf("the feed has %d events of orders, and the history %d rows; or they differ", len(got), len(rows))
-	}
+	got := had()
+	assert.Equal(f.t, got, rows, "the feed has", len(got), "events of orders, and the history", len(rows), "rows; or they differ")
 }

@@ -457,7 +457,5 @@ func (s *shop) await(d *doomed) {
 	_, err := s.provider.Await(ctx, func(r simulator.Request) bool {
 		return r.OrderID == d.id && r.Step == d.step && slices.Contains(requests[d.operation], r.Operation) && slices.Contains(d.outcome, r.Outcome)
 	})
-	if err != nil {
-		s.t.Errorf("%s: the provider was not called: %v", d.id, err)
-	}
+	assert.Succeeds(s.t, err, d.id, "the provider was not called")
 }

@@ -337,9 +337,8 @@ func (l *leaks) search(database *dbtest.Database, marked []string) {
 	marked = append(marked, l.signing...)
 	for where, out := range l.out {
 		for _, text := range marked {
-			if at := strings.Index(strings.ToLower(out), strings.ToLower(text)); at >= 0 {
-				l.t.Errorf("%s came out at %s: …%s…", text, where, out[max(0, at-120):min(len(out), at+len(text)+40)])
-			}
+			at := strings.Index(strings.ToLower(out), strings.ToLower(text))
+			assert.True(l.t, at < 0, text, "came out at", where, out[max(0, at-120):min(len(out), at+len(text)+40)])
 		}
 		assert.True(l.t, !strings.Contains(out, "javascript:"), "javascript: came out at", where)
 	}

@@ -233,12 +233,11 @@ func TestVerifyThatCanNotFindOut(t *testing.T) {
 func oneCharging(t *testing.T) *dbtest.Database {
 	t.Helper()
 	database := dbtest.New(t)
-	if _, err := database.Pool.Exec(t.Context(), `WITH o AS (
+	_, err := database.Pool.Exec(t.Context(), `WITH o AS (
 		INSERT INTO orders (status, fence, due_at, order_id, currency, item, amount)
 		VALUES ('charging', 1, now() + interval '1 hour', 'order 1', 'EUR', 'lamp', 5) RETURNING order_no)
-		INSERT INTO transitions (order_no, seq, from_status, to_status, fence) SELECT order_no, 1, 'pending', 'charging', 1 FROM o`); err != nil {
-		t.Fatal(err)
-	}
+		INSERT INTO transitions (order_no, seq, from_status, to_status, fence) SELECT order_no, 1, 'pending', 'charging', 1 FROM o`)
+	assert.NoError(t, err)
 	return database
 }
 

@@ -73,9 +73,7 @@ func (p *process) cleanup() {
 	p.kill()
 	said := p.stderr()
 	for _, words := range never {
-		if strings.Contains(said, words) {
-			p.t.Errorf("process %d logged %s", p.cmd.Process.Pid, words)
-		}
+		assert.True(p.t, !strings.Contains(said, words), "process", p.cmd.Process.Pid, "logged", words)
 	}
 	if p.t.Failed() {
 		p.t.Logf("process %d (%s) said:\n%s", p.cmd.Process.Pid, p.cmd.ProcessState, said[max(0, len(said)-3000):])

@@ -190,10 +190,9 @@ func (p *pair) prove() {
 			}
 		}
 	}
-	if code, said := run(p.t, "verify", "--database-url", p.database.URL, "--provider", "charge/first="+p.urls["first"],
-		"--provider", "charge/second="+p.urls["second"]); code != 0 {
-		p.t.Errorf("pawl verify --provider ends with %d:\n%s", code, said)
-	}
+	code, said := run(p.t, "verify", "--database-url", p.database.URL, "--provider", "charge/first="+p.urls["first"],
+		"--provider", "charge/second="+p.urls["second"])
+	assert.Equal(p.t, code, 0, "pawl verify --provider ends with", said)
 	fallbacks := count(p.t, p.database.URL, `SELECT count(*) FROM books.transitions AS t WHERE t.verb = 'fallback'`)
 	p.t.Logf("%v, %d fallbacks, %d late undos, %d take-overs", ends, fallbacks,
 		count(p.t, p.database.URL, `SELECT count(*) FROM books.late_undos`), takeOvers(p.t, p.database.URL))

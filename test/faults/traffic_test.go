@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptrace"
+	"pawl/test/assert"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -313,9 +314,7 @@ func (f *traffic) note(s *sent, a *answer, began time.Time) {
 	switch {
 	case a.err != nil:
 		f.counts.cut++
-		if !f.cuts {
-			f.t.Errorf("order %s: %v", s.id, a.err)
-		}
+		assert.True(f.t, f.cuts, "order", s.id, a.err)
 	case a.wrong(s.order) != "":
 		f.t.Errorf("order %s: %s: %s", s.id, a.wrong(s.order), a)
 	case a.code == http.StatusServiceUnavailable:

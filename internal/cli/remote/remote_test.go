@@ -247,7 +247,7 @@ func serviceAndBooks(t *testing.T) (url string, owner *db.Queries) {
 	orders := engine.New(pool, engine.Config{})
 	orders.Start()
 	t.Cleanup(func() {
-		assert.ErrorIs(t, orders.Stop(context.WithoutCancel(t.Context())), nil)
+		assert.Succeeds(t, orders.Stop(context.WithoutCancel(t.Context())))
 	})
 	relay := events.NewRelay(db.New(pool), events.RelayConfig{})
 	relay.Start()
@@ -472,7 +472,7 @@ func openConsole(t *testing.T, line, url string) (as, address, link string) {
 	go func() { ended <- execute(ctx, &said, url, line) }()
 	t.Cleanup(func() {
 		end()
-		assert.ErrorIs(t, <-ended, nil, "it ends with")
+		assert.Succeeds(t, <-ended, "it ends with")
 	})
 	for limit := time.Now().Add(time.Minute); time.Now().Before(limit); {
 		if found := said.find(consoleLink); found != nil {

@@ -151,7 +151,7 @@ func newStripeProvider(t *testing.T) *stripeProvider {
 	f.Config.SetKeepAlivesEnabled(false) // on a kept connection net/http sends again what was cut
 	f.Start()
 	t.Cleanup(func() {
-		assert.ErrorIs(t, f.sim.Close(), nil)
+		assert.Succeeds(t, f.sim.Close())
 		f.Close()
 	})
 	return f
