@@ -13,71 +13,77 @@ import (
 	"pawl/test/dbtest"
 )
 
-// TestKilledWhileForgetting ends the service, or an archive, before and after each statement that forgets orders. The
-// next one goes on; then every order is forgotten, once, and no repetition is processed again.
+// TestKilledWhileForgetting ends the service, or an archive, after each statement that forgets orders, and an archive whose
+// files are written before it removes any. The next one goes on; then every order is forgotten, once, and no repetition is processed again.
 func TestKilledWhileForgetting(t *testing.T) {
 	build(t)
 	t.Parallel()
-	for _, statement := range []string{"OrdersMarkForgotten", "OrdersRemoveForgotten"} {
-		for _, fate := range []dbtest.Fate{dbtest.LoseRequest, dbtest.LoseReply} {
-			for _, archives := range []bool{false, true} {
-				t.Run(fmt.Sprint(statement, " ", fate, " ", archives), func(t *testing.T) {
-					t.Parallel()
-					database := dbtest.New(t)
-					callers, orders := newClient(1, false), make([]order, 30)
-					first := startReplicas(t, 1, database.URL, hasty...)
-					stockUp(t, first.addresses()[0], scarce, 7)
-					for i := range orders {
-						orders[i] = order{id: fmt.Sprint("o-", i), amount: "10.00", item: []string{"widget", scarce}[i%2]}
-						callers.insist(t.Context(), first.addresses()[0], orders[i])
-					}
-					first.all[0].kill()
-					database.Age(t, 40*24*time.Hour)
-					before := query[string](t, database.URL, totals)
-
-					p, dir := dbtest.NewProxy(t, database.URL), t.TempDir()
-					flags := append([]string{"--order-retention", "744h"}, hasty...)
-					forget := func(url string) *process {
-						return launch(t, nil, "archive", "--database-url", url, "--to", dir, "--older-than", "744h")
-					}
-					started := make(chan *process, 1)
-					p.OnLost(func() { (<-started).kill() })
-					p.On(func(name string) dbtest.Fate {
-						if name == statement {
-							return fate
-						}
-						return dbtest.Passes
-					})
-					var doomed *process
-					if archives {
-						doomed = forget(p.URL)
-					} else {
-						doomed = startReplicas(t, 1, p.URL, flags...).all[0]
-					}
-					started <- doomed
-					doomed.exitCode()
-					verify(t, database.URL)
-
-					if archives {
-						assert.Equal(t, forget(database.URL).exitCode(), 0, "the archive ends with")
-						checkArchive(t, dir, orders)
-					}
-					heir := startReplicas(t, 1, database.URL, flags...)
-					eventually(t, patience, "all orders are forgotten", func() bool { return query[int](t, database.URL, `SELECT count(*) FROM orders`)[0] == 0 })
-					verify(t, database.URL)
-					assert.Equal(t, query[string](t, database.URL, totals), before)
-					for i, o := range orders {
-						want := "completed"
-						if i%2 == 1 && i >= 14 {
-							want = "failed"
-						}
-						a := callers.insist(t.Context(), heir.addresses()[0], o)
-						assert.Equal(t, a.state(), want, o.id, "again", a)
-					}
-					assert.Equal(t, query[int](t, database.URL, `SELECT count(*) FROM charges`)[0], 0, "charged again")
-				})
+	for _, c := range []struct {
+		statement string
+		fate      dbtest.Fate
+		archives  bool
+	}{
+		{"OrdersMarkForgotten", dbtest.LoseReply, false},
+		{"OrdersMarkForgotten", dbtest.LoseReply, true},
+		{"OrdersRemoveForgotten", dbtest.LoseRequest, true}, // its files are written
+		{"OrdersRemoveForgotten", dbtest.LoseReply, false},
+		{"OrdersRemoveForgotten", dbtest.LoseReply, true},
+	} {
+		t.Run(fmt.Sprint(c.statement, " ", c.fate, " ", c.archives), func(t *testing.T) {
+			t.Parallel()
+			database := dbtest.New(t)
+			callers, orders := newClient(1, false), make([]order, 30)
+			first := startReplicas(t, 1, database.URL, hasty...)
+			stockUp(t, first.addresses()[0], scarce, 7)
+			for i := range orders {
+				orders[i] = order{id: fmt.Sprint("o-", i), amount: "10.00", item: []string{"widget", scarce}[i%2]}
+				callers.insist(t.Context(), first.addresses()[0], orders[i])
 			}
-		}
+			first.all[0].kill()
+			database.Age(t, 40*24*time.Hour)
+			before := query[string](t, database.URL, totals)
+
+			p, dir := dbtest.NewProxy(t, database.URL), t.TempDir()
+			flags := append([]string{"--order-retention", "744h"}, hasty...)
+			forget := func(url string) *process {
+				return launch(t, nil, "archive", "--database-url", url, "--to", dir, "--older-than", "744h")
+			}
+			started := make(chan *process, 1)
+			p.OnLost(func() { (<-started).kill() })
+			p.On(func(name string) dbtest.Fate {
+				if name == c.statement {
+					return c.fate
+				}
+				return dbtest.Passes
+			})
+			var doomed *process
+			if c.archives {
+				doomed = forget(p.URL)
+			} else {
+				doomed = startReplicas(t, 1, p.URL, flags...).all[0]
+			}
+			started <- doomed
+			doomed.exitCode()
+			verify(t, database.URL)
+
+			if c.archives {
+				assert.Equal(t, forget(database.URL).exitCode(), 0, "the archive ends with")
+				checkArchive(t, dir, orders)
+			}
+			heir := startReplicas(t, 1, database.URL, flags...)
+			eventually(t, patience, "all orders are forgotten", func() bool { return query[int](t, database.URL, `SELECT count(*) FROM orders`)[0] == 0 })
+			verify(t, database.URL)
+			assert.Equal(t, query[string](t, database.URL, totals), before)
+			for i, o := range orders {
+				want := "completed"
+				if i%2 == 1 && i >= 14 {
+					want = "failed"
+				}
+				a := callers.insist(t.Context(), heir.addresses()[0], o)
+				assert.Equal(t, a.state(), want, o.id, "again", a)
+			}
+			assert.Equal(t, query[int](t, database.URL, `SELECT count(*) FROM charges`)[0], 0, "charged again")
+		})
 	}
 }
 
