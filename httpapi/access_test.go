@@ -201,10 +201,9 @@ func TestTheFirstTokenClosesTheService(t *testing.T) {
 	b.process(t, order).wantStatus(t, http.StatusOK)
 	assert.Contains(t, b.get(t, "/health").body, HowToClose, "it does not say that it is open")
 	query := db.New(b.Pool)
-	if _, err := access.Create(t.Context(), query, access.Template{Name: "shop", Roles: access.Roles{access.Submit},
-		Lifetime: time.Hour, Actor: "test"}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := access.Create(t.Context(), query, access.Template{Name: "shop", Roles: access.Roles{access.Submit},
+		Lifetime: time.Hour, Actor: "test"})
+	assert.NoError(t, err)
 	assert.NoError(t, assert.Err(access.Revoke(t.Context(), query, "shop", "test")))
 	eventually(t, "the service is closed", func() bool { return b.process(t, order).status == http.StatusUnauthorized })
 	b.get(t, "/livez").wantStatus(t, http.StatusOK)

@@ -155,10 +155,9 @@ func TestAMistypedDryRunDoesNothing(t *testing.T) {
 	}
 	b.process(t, ask("new"), "Prefer", "wait=60").wantStatus(t, 200)
 	b.call(t, "POST /api/orders/process?dryRun=true", ask("newer")).wantProblem(t, 422, "invalid_parameter")
-	if n := b.count(t, `SELECT count(*) FROM orders WHERE order_id = 'newer' OR order_id = 'large' AND (hold IS NULL OR seq > 1)
-		OR order_id = 'bought' AND charge_operations IS NOT NULL`); n != 0 {
-		t.Errorf("%d orders were touched", n)
-	}
+	n := b.count(t, `SELECT count(*) FROM orders WHERE order_id = 'newer' OR order_id = 'large' AND (hold IS NULL OR seq > 1)
+		OR order_id = 'bought' AND charge_operations IS NOT NULL`)
+	assert.Equal(t, n, 0, "orders were touched")
 	a := b.call(t, "POST /api/orders/large/approve?dryRun=false", `{"onBehalfOf":"ann"}`)
 	assert.True(t, a.wantStatus(t, 200).Status == "completed" && !strings.Contains(a.body, "dryRun"), a.body)
 }

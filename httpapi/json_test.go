@@ -381,13 +381,9 @@ func agrees(t *testing.T, data []byte, in *engine.Input) {
 	if in.Metadata != nil {
 		assert.NoError(t, json.Unmarshal(in.Metadata, &metadata), "metadata is stored as", in.Metadata)
 	}
-	if len(metadata) != len(other.Metadata) {
-		t.Fatalf("%q: metadata %q", data, in.Metadata)
-	}
+	assert.Require(t, len(metadata) == len(other.Metadata), data, "metadata", in.Metadata)
 	for key, value := range other.Metadata {
-		if metadata[key] != value {
-			t.Fatalf("%q: metadata %q", data, in.Metadata)
-		}
+		assert.Require(t, metadata[key] == value, data, "metadata", in.Metadata)
 	}
 	text := ""
 	switch amount := other.Amount.(type) {

@@ -247,9 +247,8 @@ func TestForeignOrders(t *testing.T) {
 		as("shop", "GET /api/orders/mine"+strings.Replace(path, "60", "1", 1), "").wantStatus(t, http.StatusOK)
 		as("reader", "GET /api/orders/mine"+path, "").wantStatus(t, http.StatusOK)
 		foreign, absent := as("other", "GET /api/orders/mine"+path, ""), as("other", "GET /api/orders/none"+path, "")
-		if foreign.wantProblem(t, http.StatusNotFound, "not_found"); strings.ReplaceAll(foreign.body, "mine", "none") != absent.body {
-			t.Errorf("%s of a foreign order %s, of none %s", path, foreign.body, absent.body)
-		}
+		foreign.wantProblem(t, http.StatusNotFound, "not_found")
+		assert.Equal(t, strings.ReplaceAll(foreign.body, "mine", "none"), absent.body, path)
 		as("desk", "GET /api/orders/mine"+path, "").wantProblem(t, http.StatusForbidden, "forbidden")
 	}
 	for query, want := range map[string]string{"": "mine", "item=widget": "mine", "status=failed": "", "customerId=c": "", "sort=oldest&limit=1": "mine"} {

@@ -176,9 +176,8 @@ func (l *sentLines) next() (answeredLine, bool) {
 
 func (l *sentLines) want(want string) {
 	l.t.Helper()
-	if line, ok := l.next(); !ok || line.String() != want {
-		l.t.Errorf("%s, %v, want %s", line, l.answers.Err(), want)
-	}
+	line, ok := l.next()
+	assert.True(l.t, ok && line.String() == want, line, l.answers.Err(), "want", want)
 }
 
 // TestOrderLinesWhileTheyAreSent: answers come before the request has ended, also on a connection that then has another request.

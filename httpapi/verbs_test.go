@@ -266,10 +266,9 @@ func TestCancel(t *testing.T) {
 		o := b.cancel(t, "stuck", `{"onBehalfOf":"eve","reason":"changed her mind","more":[]}`).wantStatus(t, 200)
 		assert.True(t, o.Status == "canceled" && o.StopRequested == "cancel" && len(o.AllowedActions) == 0, o)
 		found := false
-		if newest := b.get(t, "/api/orders/stuck/transitions?sort=newest&before=3&limit=1").wantStatus(t,
-			200).Transitions; len(newest) != 1 || newest[0].Seq != 2 {
-			t.Errorf("%+v", newest)
-		}
+		newest := b.get(t, "/api/orders/stuck/transitions?sort=newest&before=3&limit=1").wantStatus(t,
+			200).Transitions
+		assert.True(t, len(newest) == 1 && newest[0].Seq == 2, newest)
 		for _, row := range b.get(t, "/api/orders/stuck/transitions").wantStatus(t, 200).Transitions {
 			found = found || row.Verb == "cancel" && row.Actor == "local" && row.OnBehalfOf == "eve" && row.Reason == "changed her mind" && *row.From == row.To
 		}

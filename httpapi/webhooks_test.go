@@ -56,10 +56,9 @@ func TestWebhookEndpointOverHTTP(t *testing.T) {
 	}
 	change("").wantProblem(t, http.StatusPreconditionRequired, "precondition_required")
 	change(`"1"`).wantProblem(t, http.StatusPreconditionFailed, "precondition_failed")
-	if changed := change(`"3"`); changed.status != http.StatusOK || changed.header.Get("ETag") != `"4"` ||
-		!strings.Contains(changed.body, `"types":[]`) {
-		t.Errorf("%d %s", changed.status, changed.body)
-	}
+	changed := change(`"3"`)
+	assert.True(t, changed.status == http.StatusOK && changed.header.Get("ETag") == `"4"` && strings.Contains(changed.body, `"types":[]`),
+		changed.status, changed.body)
 	b.exec(t, `INSERT INTO webhook_deliveries (endpoint_no, delivery_no, event_id, type, subject, body, state, finished_at)
 		VALUES (1, 100, 'evt_1', 'test', 'evt_1', '{}', 'pending', NULL), (1, 101, 'evt_2', 'test', 'evt_2', '{}', 'delivered', now())`)
 	for _, target := range []string{one, "/api/webhook-endpoints"} {

@@ -328,9 +328,7 @@ func TestConcurrentRefundsStayWithinTheCharge(t *testing.T) {
 			var clients sync.WaitGroup
 			for n := range 10 {
 				clients.Go(func() {
-					if err := askAs(t, database, level, n+1); err != nil {
-						t.Error(err)
-					}
+					assert.Succeeds(t, askAs(t, database, level, n+1))
 				})
 			}
 			clients.Wait()
@@ -369,10 +367,9 @@ func TestGuardIsTheMachine(t *testing.T) {
 		got = append(got, fsm.State(match[1]))
 	}
 	assert.Equal(t, got, fsm.States(), "CHECK machine")
-	if n := valueOf[int](c, `SELECT count(*) FROM pg_trigger WHERE tgrelid = 'orders'::regclass AND tgenabled = 'O' AND tgtype & 3 = 1
-		AND tgname IN ('orders_guard', 'orders_guard_claim', 'orders_guard_input', 'orders_guard_insert')`); n != 4 {
-		t.Errorf("%d triggers", n)
-	}
+	n := valueOf[int](c, `SELECT count(*) FROM pg_trigger WHERE tgrelid = 'orders'::regclass AND tgenabled = 'O' AND tgtype & 3 = 1
+		AND tgname IN ('orders_guard', 'orders_guard_claim', 'orders_guard_input', 'orders_guard_insert')`)
+	assert.Equal(t, n, 4, "triggers")
 }
 
 // The function tries a statement of somebody with psql, takes back what it did, and says which rule refused it.
@@ -475,9 +472,7 @@ func (c *client) judged(query string, args ...any) {
 	var wrong string
 	assert.NoError(c.t, c.tx.QueryRow(c.t.Context(), query, args...).Scan(&all, &legal, &wrong))
 	c.t.Logf("%d tried, %d legal", all, legal)
-	if all < 1000 || legal < 3 || wrong != "" {
-		c.t.Errorf("%d tried, %d legal; wrong:\n%.2000s", all, legal, wrong)
-	}
+	assert.True(c.t, all >= 1000 && legal >= 3 && wrong == "", all, "tried", legal, "legal; wrong", wrong)
 }
 
 func (c *client) counters(id string) {

@@ -27,9 +27,7 @@ func connect(t *testing.T, database *dbtest.Database) *client {
 	tx, err := database.Pool.Begin(t.Context())
 	assert.NoError(t, err)
 	t.Cleanup(func() {
-		if err := tx.Rollback(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
-		}
+		assert.Succeeds(t, tx.Rollback(context.WithoutCancel(t.Context())))
 	})
 	return &client{t, tx}
 }
@@ -37,17 +35,14 @@ func connect(t *testing.T, database *dbtest.Database) *client {
 // refused sends a statement that must fail with this SQLSTATE and constraint, and leaves everything as it was.
 func (c *client) refused(want, statement string, args ...any) {
 	c.t.Helper()
-	if err := c.try(statement, args...); err == nil || pg.Describe(err) != want {
-		c.t.Errorf("%s %v: want %s, got %v", statement, args, want, err)
-	}
+	err := c.try(statement, args...)
+	assert.True(c.t, err != nil && pg.Describe(err) == want, statement, args, "want", want, "got", err)
 }
 
 // accepted sends a statement that must succeed and change a row, and takes it back.
 func (c *client) accepted(statement string, args ...any) {
 	c.t.Helper()
-	if err := c.try(statement, args...); err != nil {
-		c.t.Errorf("%s %v: %v", statement, args, err)
-	}
+	assert.Succeeds(c.t, c.try(statement, args...), statement, args)
 }
 
 var errNoRow = errors.New("no row was changed")

@@ -65,9 +65,7 @@ func TestDown(t *testing.T) {
 		got := applied(t, url)
 		assert.Require(t, got == len(all), got, "applied, want", len(all))
 		refuseDown(t, url, all[len(all)-1])
-		if schema(t, url) != before {
-			t.Fatalf("%s was rolled back", all[len(all)-1])
-		}
+		assert.Require(t, schema(t, url) == before, all[len(all)-1], "was rolled back")
 		down(t, url)
 		before = schema(t, url)
 	}
@@ -87,9 +85,8 @@ func refuseDown(t *testing.T, url, name string) {
 	})
 	assert.True(t, errors.Is(err, no) && told.Name == name && len(told.Drops) != 0 && told.Orders == 0 && told.Services == 0,
 		name, err, "told", told)
-	if name == "00003_effects.sql" && !slices.Contains(told.Drops, "DROP TABLE pawl.charge_operations") {
-		t.Errorf("it does not say that refunds will be gone: %q", told.Drops)
-	}
+	assert.True(t, name != "00003_effects.sql" || slices.Contains(told.Drops, "DROP TABLE pawl.charge_operations"),
+		"it does not say that refunds will be gone", told.Drops)
 }
 
 // TestBesideANewerRelease: the release before it changes nothing, and leaves it the migration that only it has.
@@ -105,9 +102,8 @@ func TestBesideANewerRelease(t *testing.T) {
 	assert.NoError(t, migrations.UpOf(t.Context(), url, newer))
 	before := schema(t, url)
 	up(t, url)
-	if got := ask(t, url, newestApplied); got != fmt.Sprint(newest) || schema(t, url) != before {
-		t.Errorf("the newest migration is %s, and the schema may have changed", got)
-	}
+	got := ask(t, url, newestApplied)
+	assert.True(t, got == fmt.Sprint(newest) && schema(t, url) == before, "the newest migration is", got, "and the schema may have changed")
 	err := migrations.Down(t.Context(), url, func(migrations.Rollback) error { return nil })
 	assert.True(t, err != nil && strings.Contains(err.Error(), "with the release that applied it"), "error", err)
 }
@@ -142,9 +138,8 @@ func TestStockGooseCommand(t *testing.T) {
 	url := dbtest.Empty(t)
 	run := func(command string) {
 		cmd := exec.CommandContext(t.Context(), goose, "-dir", ".", "postgres", url, command)
-		if output, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("goose %s: %v\n%s", command, err, output)
-		}
+		output, err := cmd.CombinedOutput()
+		assert.NoError(t, err, "goose", command, output)
 	}
 	run("up")
 	whole(t, url)
@@ -197,9 +192,7 @@ func sixAtOnce(t *testing.T, url string) {
 	var replicas sync.WaitGroup
 	for range 6 {
 		replicas.Go(func() {
-			if _, err := migrations.Up(t.Context(), url); err != nil {
-				t.Error(err)
-			}
+			assert.Succeeds(t, assert.Err(migrations.Up(t.Context(), url)))
 		})
 	}
 	replicas.Wait()
@@ -208,15 +201,13 @@ func sixAtOnce(t *testing.T, url string) {
 // whole checks that every file was applied, once.
 func whole(t *testing.T, url string) {
 	t.Helper()
-	if got, want := applied(t, url), len(names(t)); got != want || want == 0 {
-		t.Errorf("%d of %d files applied", got, want)
-	}
+	got, want := applied(t, url), len(names(t))
+	assert.True(t, got == want && want != 0, got, "of", want, "files applied")
 	twice := ask(t, url, `SELECT count(*)::text FROM (SELECT FROM goose_db_version GROUP BY version_id HAVING count(*) > 1) AS v`)
 	assert.Equal(t, twice, "0", "versions applied twice")
 	assert.Equal(t, ask(t, url, `SELECT count(*)::text FROM pawl.installation`), "1", "installations")
-	if newest := ask(t, url, newestApplied); newest != fmt.Sprint(migrations.Version()) {
-		t.Errorf("the newest migration is %d, applied is %s", migrations.Version(), newest)
-	}
+	newest := ask(t, url, newestApplied)
+	assert.Equal(t, newest, fmt.Sprint(migrations.Version()), "the newest migration")
 }
 
 func names(t *testing.T) []string {
@@ -231,9 +222,7 @@ func applied(t *testing.T, url string) (n int) {
 	list, err := migrations.Status(t.Context(), url)
 	assert.NoError(t, err)
 	for i, m := range list {
-		if m.Applied != !m.AppliedAt.IsZero() || m.Applied && n != i || !strings.HasSuffix(m.Name, ".sql") {
-			t.Errorf("%+v", m)
-		}
+		assert.True(t, m.Applied == !m.AppliedAt.IsZero() && (!m.Applied || n == i) && strings.HasSuffix(m.Name, ".sql"), m)
 		if m.Applied {
 			n++
 		}
@@ -382,9 +371,8 @@ func TestDivide(t *testing.T) {
 		}[i]
 		assert.Equal(t, ask(t, database.AdminURL, state), want)
 		query := db.New(database.Pool)
-		if _, err := query.OrderNumberingRenew(t.Context(), db.OrderNumberingRenewParams{Skipped: 1, Cell: "0/1"}); !errors.Is(err, pgx.ErrNoRows) {
-			t.Errorf("a replica of the undivided cell could admit orders: %v", err)
-		}
+		_, err = query.OrderNumberingRenew(t.Context(), db.OrderNumberingRenewParams{Skipped: 1, Cell: "0/1"})
+		assert.ErrorIs(t, err, pgx.ErrNoRows, "a replica of the undivided cell could admit orders")
 		assert.NoError(t, assert.Err(query.OrderNumberingRenew(t.Context(), db.OrderNumberingRenewParams{Skipped: 1, Cell: halves[i].String()})))
 	}
 }
@@ -427,8 +415,7 @@ func TestAdoptAsCopy(t *testing.T) {
 		t.Error("it does not belong where it is")
 	}
 	for _, guarded := range []string{`UPDATE pawl.installation SET id = gen_random_uuid()`, `UPDATE pawl.policies SET created_by = 'x'`} {
-		if _, err := database.Pool.Exec(t.Context(), guarded); denied(err) != kept {
-			t.Errorf("%s: %v", guarded, err)
-		}
+		_, err := database.Pool.Exec(t.Context(), guarded)
+		assert.Equal(t, denied(err), kept, guarded, err)
 	}
 }

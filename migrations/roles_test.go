@@ -44,9 +44,7 @@ func makeRoles(t *testing.T) *shopRoles {
 	assert.NoError(t, migrations.Roles(t.Context(), r.AdminURL, r.prefix))
 	t.Cleanup(func() {
 		for _, sql := range []string{"DROP OWNED BY %s_owner, %[1]s_serve, %[1]s_read CASCADE", "DROP ROLE %s_owner, %[1]s_serve, %[1]s_read"} {
-			if _, err := r.Pool.Exec(context.WithoutCancel(t.Context()), fmt.Sprintf(sql, r.prefix)); err != nil {
-				t.Error(err)
-			}
+			assert.Succeeds(t, assert.Err(r.Pool.Exec(context.WithoutCancel(t.Context()), fmt.Sprintf(sql, r.prefix))))
 		}
 	})
 	tx, err := r.Pool.Begin(t.Context())
@@ -145,9 +143,8 @@ func TestRolesAreDenied(t *testing.T) {
 	} {
 		conn := r.as(t, role)
 		for sql, want := range tries {
-			if _, err := conn.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol); denied(err) != want {
-				t.Errorf("%s sends %s: %v", role, sql, err)
-			}
+			_, err := conn.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol)
+			assert.Equal(t, denied(err), want, role, "sends", sql, err)
 		}
 	}
 }
@@ -172,9 +169,8 @@ func TestServiceBecomesNobody(t *testing.T) {
 	stolen := func(what, sql string) {
 		t.Helper()
 		var opened int
-		if err := conn.QueryRow(t.Context(), sql).Scan(&opened); err != nil || opened != 0 {
-			t.Errorf("%s opens %d sessions, %v", what, opened, err)
-		}
+		err := conn.QueryRow(t.Context(), sql).Scan(&opened)
+		assert.True(t, err == nil && opened == 0, what, "opens", opened, "sessions", err)
 	}
 	const chosen = `, sha256('mine'), '', NULL)`
 	stolen("the hash of a link", `SELECT count(*) FROM pawl.sessions AS s, pawl.open_session(s.sha256`+chosen)
@@ -272,9 +268,8 @@ func TestServiceMaySendItsStatements(t *testing.T) {
 	dbtest.Generated(t, files, func(name, sql string) {
 		seen++
 		_, err := dbtest.Explain(t.Context(), conn, name, sql)
-		if owners := slices.Contains(ownersStatements, name); owners != (denied(err) == noRight) || err != nil && !owners {
-			t.Errorf("%s: %v", name, err)
-		}
+		owners := slices.Contains(ownersStatements, name)
+		assert.True(t, owners == (denied(err) == noRight) && (err == nil || owners), name, err)
 	})
 	assert.True(t, seen >= 100, seen, "statements")
 }
@@ -307,9 +302,7 @@ func TestRolesOfAnOrdinaryOwner(t *testing.T) {
 	}
 	serves := func(what string) {
 		t.Helper()
-		if err := ready(); err != nil {
-			t.Errorf("%s: %v", what, err)
-		}
+		assert.Succeeds(t, ready(), what)
 		assert.Equal(t, ask(t, empty, owned), "0", what, "tables belong to others")
 	}
 	up(t, as("_owner"))
@@ -327,9 +320,7 @@ func TestRolesOfAnOrdinaryOwner(t *testing.T) {
 	var starts sync.WaitGroup // of replicas, at one moment
 	for range 4 {
 		starts.Go(func() {
-			if _, err := migrations.Up(t.Context(), as("_owner")); err != nil {
-				t.Error(err)
-			}
+			assert.Succeeds(t, assert.Err(migrations.Up(t.Context(), as("_owner"))))
 		})
 	}
 	starts.Wait()

@@ -4,6 +4,7 @@ package main
 
 import (
 	"maps"
+	"pawl/test/assert"
 	"slices"
 	"strings"
 	"testing"
@@ -60,34 +61,24 @@ func TestChart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var values map[string]any
-			if err := yaml.Unmarshal([]byte(c.values), &values); err != nil {
-				t.Fatal(err)
-			}
+			assert.NoError(t, yaml.Unmarshal([]byte(c.values), &values))
 			linted := lint.RunAll("chart", values, "shop")
 			for _, message := range linted.Messages {
-				if message.Severity >= support.WarningSev {
-					t.Error(message)
-				}
+				assert.True(t, message.Severity < support.WarningSev, message)
 			}
 			kinds := map[string]int{}
 			for _, text := range render(t, values) {
 				kinds[check(t, text)]++
 			}
-			if !maps.Equal(kinds, c.kinds) {
-				t.Errorf("rendered %v, want %v", kinds, c.kinds)
-			}
+			assert.Equal(t, kinds, c.kinds, "rendered")
 		})
 	}
 	for name, values := range map[string]string{
 		"a misspelled value": "replica: 3", "a setting that is none": "settings: {AUTH: required}", "a cell without a database": "cells: [{name: a, cell: 0/2}]",
 	} {
 		var bad map[string]any
-		if err := yaml.Unmarshal([]byte(values), &bad); err != nil {
-			t.Fatal(err)
-		}
-		if linted := lint.RunAll("chart", bad, "shop"); linted.HighestSeverity < support.ErrorSev {
-			t.Errorf("%s passes", name)
-		}
+		assert.NoError(t, yaml.Unmarshal([]byte(values), &bad))
+		assert.True(t, lint.RunAll("chart", bad, "shop").HighestSeverity >= support.ErrorSev, name, "passes")
 	}
 }
 
@@ -95,21 +86,14 @@ func TestChart(t *testing.T) {
 func render(t *testing.T, values map[string]any) (objects []string) {
 	t.Helper()
 	chart, err := loader.Load("chart")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if chart.Metadata.Version != number || chart.Metadata.AppVersion != number {
-		t.Errorf("the chart says %s and %s, and the program %s", chart.Metadata.Version, chart.Metadata.AppVersion, number)
-	}
+	assert.NoError(t, err)
+	assert.True(t, chart.Metadata.Version == number && chart.Metadata.AppVersion == number,
+		"the chart says", chart.Metadata.Version, "and", chart.Metadata.AppVersion, "and the program", number)
 	release := common.ReleaseOptions{Name: "shop", Namespace: "shop", IsInstall: true, Revision: 1}
 	all, err := util.ToRenderValues(chart, values, release, common.DefaultCapabilities)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	files, err := engine.Render(chart, all)
-	if err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, err)
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		if strings.HasSuffix(name, "NOTES.txt") {
 			continue
@@ -128,9 +112,8 @@ func check(t *testing.T, text string) string {
 	t.Helper()
 	if strings.Contains(text, "kind: ServiceMonitor") {
 		var monitor monitoring.ServiceMonitor
-		if err := yaml.UnmarshalStrict([]byte(text), &monitor); err != nil || len(monitor.Spec.Endpoints) != 1 {
-			t.Errorf("%v\n%s", err, text)
-		}
+		err := yaml.UnmarshalStrict([]byte(text), &monitor)
+		assert.True(t, err == nil && len(monitor.Spec.Endpoints) == 1, err, text)
 		return "ServiceMonitor"
 	}
 	object, kind, err := serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer().Decode([]byte(text), nil, nil)
@@ -150,13 +133,10 @@ func checkPods(t *testing.T, object runtime.Object) {
 	case *apps.Deployment:
 		pod = object.Spec.Template.Spec
 		c := pod.Containers[0]
-		if c.ReadinessProbe.HTTPGet.Path != "/health" || c.LivenessProbe.HTTPGet.Path != "/livez" || c.StartupProbe == nil {
-			t.Errorf("probes: %+v", c)
-		}
+		assert.True(t, c.ReadinessProbe.HTTPGet.Path == "/health" && c.LivenessProbe.HTTPGet.Path == "/livez" && c.StartupProbe != nil,
+			"probes", c)
 		for label, value := range object.Spec.Selector.MatchLabels {
-			if object.Spec.Template.Labels[label] != value {
-				t.Errorf("its selector does not find its pods: %v", object.Spec.Template.Labels)
-			}
+			assert.Equal(t, object.Spec.Template.Labels[label], value, "its selector does not find its pods", object.Spec.Template.Labels)
 		}
 	case *batch.Job:
 		pod = object.Spec.Template.Spec

@@ -45,9 +45,8 @@ func runImage(t *testing.T, root string, arguments []string) {
 	answer, err := http.Post("http://127.0.0.1:"+port+"/api/orders/process", "application/json", body)
 	assert.NoError(t, err)
 	defer answer.Body.Close()
-	if text, _ := io.ReadAll(answer.Body); !strings.Contains(string(text), `"status":"completed"`) {
-		t.Errorf("%s %s", answer.Status, text)
-	}
+	text, _ := io.ReadAll(answer.Body)
+	assert.Contains(t, string(text), `"status":"completed"`, answer.Status, text)
 }
 
 // TestModule puts the tree under an import path, and builds a program outside of it that imports the client.

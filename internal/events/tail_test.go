@@ -412,9 +412,8 @@ func TestCursorsOfALostHistory(t *testing.T) {
 	f.hold()
 	f.numberUntil(3)
 	for no, want := range map[int64]int{0: 3, 1: 2, 2: 1} {
-		if got := f.all(epoch(old[0].Cursor, no), events.Filter{}, 10); len(got) != want {
-			t.Errorf("after %d: %q", no, shown(got))
-		}
+		got := f.all(epoch(old[0].Cursor, no), events.Filter{}, 10)
+		assert.Equal(t, len(got), want, "after", no, shown(got))
 	}
 	expired := func(c events.Cursor) *events.Expired {
 		t.Helper()

@@ -257,9 +257,8 @@ func TestSecrets(t *testing.T) {
 		p := parse(t, "charge: {executor: stripe, secret: 'env:PAWL_SECRET_TEST_KEY', webhookSecret: 'env:PAWL_SECRET_TEST_HOOK'}")
 		usable := func(want string) {
 			t.Helper()
-			if err := within.Usable(p, policy.Place{Step: fsm.Charge}); (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
-				t.Errorf("error %v, want %q", err, want)
-			}
+			err := within.Usable(p, policy.Place{Step: fsm.Charge})
+			assert.True(t, (want == "") == (err == nil) && (err == nil || strings.Contains(err.Error(), want)), "error", err, "want", want)
 		}
 		usable("use stripe of charge: read secret: env:PAWL_SECRET_TEST_KEY is empty or not set")
 		t.Setenv("PAWL_SECRET_TEST_KEY", "sk_live_1")

@@ -154,9 +154,8 @@ func kind(r provider.Result) string {
 func (s subject) honest(t *testing.T, c *provider.Call, r provider.Result) {
 	t.Helper()
 	made := s.books(c).made
-	if k := kind(r); k == "done" && made != 1 || (k == "retry" || k == "refused") && made != 0 {
-		t.Errorf("%#v, and the effect happened %d times", r, made)
-	}
+	k := kind(r)
+	assert.True(t, (k != "done" || made == 1) && (k != "retry" && k != "refused" || made == 0), r, "and the effect happened", made, "times")
 }
 
 // trial is one part of the suite under way.
@@ -170,9 +169,7 @@ func sameKey(t trial) {
 	c := s.call()
 	first := s.mustDo(t.T, c)
 	second := s.mustDo(t.T, again(c))
-	if first.Reference == "" || second.Reference != first.Reference {
-		t.Errorf("references %q and %q", first.Reference, second.Reference)
-	}
+	assert.True(t, first.Reference != "" && second.Reference == first.Reference, "references", first.Reference, "and", second.Reference)
 	s.has(t.T, c, books{made: 1, standing: 1})
 }
 
@@ -194,12 +191,9 @@ func sameBytes(t trial) {
 		if r.method != http.MethodPost {
 			continue
 		}
-		if r.key() == "" {
-			t.Errorf("%s %s has no key", r.method, r.uri)
-		}
-		if body, known := bodies[r.key()]; known && body != r.uri+r.body {
-			t.Errorf("%s has\n%s\nand\n%s", r.key(), body, r.uri+r.body)
-		}
+		assert.True(t, r.key() != "", r.method, r.uri, "has no key")
+		body, known := bodies[r.key()]
+		assert.True(t, !known || body == r.uri+r.body, r.key(), "has", body, "and", r.uri+r.body)
 		bodies[r.key()] = r.uri + r.body
 	}
 }
@@ -214,9 +208,8 @@ func sameTime(t trial) {
 	}
 	calls.Wait()
 	for _, r := range results {
-		if k := kind(r); k != "done" && k != "unknown" && k != "retry" {
-			t.Errorf("%#v", r)
-		}
+		k := kind(r)
+		assert.True(t, k == "done" || k == "unknown" || k == "retry", r)
 	}
 	s.mustDo(t.T, again(c))
 	s.has(t.T, c, books{made: 1, standing: 1})
@@ -224,9 +217,7 @@ func sameTime(t trial) {
 
 // lostReplies loses the reply of each request a Do makes, in turn.
 func lostReplies(t trial) {
-	if !eachRequest(t, lostReply) {
-		t.Error("no reply was lost after the effect")
-	}
+	assert.True(t, eachRequest(t, lostReply), "no reply was lost after the effect")
 	eachRequest(t, cutReply)
 }
 
@@ -245,9 +236,8 @@ func eachRequest(t trial, f fault) (afterEffect bool) {
 			return afterEffect
 		}
 		s.honest(t.T, c, result)
-		if k := kind(result); k != "unknown" && k != "done" && k != "retry" {
-			t.Errorf("request %d: %#v", number, result)
-		}
+		k := kind(result)
+		assert.True(t, k == "unknown" || k == "done" || k == "retry", "request", number, result)
 		afterEffect = afterEffect || kind(result) == "unknown" && s.books(c).made == 1
 		s.mustDo(t.T, again(c))
 		s.has(t.T, c, books{made: 1, standing: 1})
@@ -266,9 +256,8 @@ func slowAnswers(t trial) {
 			<-r.Context().Done()
 		})
 		c := s.call()
-		if result := s.Do(over, c); kind(result) != "unknown" {
-			t.Errorf("%#v", result)
-		}
+		result := s.Do(over, c)
+		assert.Equal(t, kind(result), "unknown", result)
 		s.mustDo(t.T, again(c))
 		s.has(t.T, c, books{made: 1, standing: 1})
 	}
@@ -297,9 +286,8 @@ func canceledBefore(t trial) {
 	c := s.call()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if result, ok := s.Do(ctx, c).(provider.Retry); !ok || result.Counts {
-		t.Errorf("%#v", result)
-	}
+	result, ok := s.Do(ctx, c).(provider.Retry)
+	assert.True(t, ok && !result.Counts, result)
 	assert.Equal(t, len(w.seen()), 0, "requests")
 }
 
@@ -312,9 +300,8 @@ func canceledDuring(t trial) {
 		cancel()
 		<-r.Context().Done()
 	})
-	if result := s.Do(ctx, c); kind(result) != "unknown" {
-		t.Errorf("%#v", result)
-	}
+	result := s.Do(ctx, c)
+	assert.Equal(t, kind(result), "unknown", result)
 	s.mustDo(t.T, again(c))
 	s.has(t.T, c, books{made: 1, standing: 1})
 }
@@ -326,9 +313,8 @@ func refusedConnection(t trial) {
 		return gone.URL
 	})
 	c := s.call()
-	if result, ok := s.Do(t.Context(), c).(provider.Retry); !ok || result.Counts || result.Code == "" {
-		t.Errorf("%#v", result)
-	}
+	result, ok := s.Do(t.Context(), c).(provider.Retry)
+	assert.True(t, ok && !result.Counts && result.Code != "", result)
 	s.has(t.T, c, books{})
 }
 
@@ -340,9 +326,8 @@ func refusals(t trial) {
 	c := s.call()
 	s.decline(c)
 	for _, call := range []*provider.Call{c, again(c)} {
-		if result, ok := s.Do(t.Context(), call).(provider.Refused); !ok || result.Code == "" {
-			t.Errorf("%#v", result)
-		}
+		result, ok := s.Do(t.Context(), call).(provider.Refused)
+		assert.True(t, ok && result.Code != "", result)
 	}
 	s.has(t.T, c, books{})
 }
@@ -379,9 +364,8 @@ func undoLost(t trial) {
 		c.Reference = s.mustDo(t.T, c).Reference
 		before := len(w.seen())
 		w.breaks(before+number, lostReply)
-		if result := s.Undo(t.Context(), c); kind(result) != "unknown" && kind(result) != "done" && kind(result) != "retry" {
-			t.Errorf("%#v", result)
-		}
+		result := s.Undo(t.Context(), c)
+		assert.True(t, kind(result) == "unknown" || kind(result) == "done" || kind(result) == "retry", result)
 		if len(w.seen()) <= before+number {
 			return
 		}
@@ -402,9 +386,8 @@ func undoRaces(t trial) {
 		})
 		calls.Wait()
 		s.mustUndo(t.T, again(c))
-		if b := s.books(c); b.standing != 0 || b.made > 1 {
-			t.Errorf("%+v", b)
-		}
+		b := s.books(c)
+		assert.True(t, b.standing == 0 && b.made <= 1, b)
 	}
 }
 
@@ -416,9 +399,8 @@ func undoRefused(t trial) {
 	}
 	c := s.call()
 	s.decline(c)
-	if result := s.Do(t.Context(), c); kind(result) != "refused" {
-		t.Fatalf("%#v", result)
-	}
+	result := s.Do(t.Context(), c)
+	assert.Require(t, kind(result) == "refused", result)
 	s.mustUndo(t.T, c)
 	s.mustFail(t.T, again(c))
 	s.has(t.T, c, books{})
@@ -439,9 +421,8 @@ func lookups(t trial) {
 	c := s.call()
 	asked(c, "retry")
 	done := s.mustDo(t.T, c)
-	if found, _ := asked(c, "done").(provider.Done); found.Reference != done.Reference {
-		t.Errorf("look-up found %q, and the do %q", found.Reference, done.Reference)
-	}
+	found, _ := asked(c, "done").(provider.Done)
+	assert.Equal(t, found.Reference, done.Reference, "look-up found")
 	if s.decline != nil {
 		declined := s.call()
 		s.decline(declined)

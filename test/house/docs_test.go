@@ -69,9 +69,7 @@ func TestNamesInDocsExist(t *testing.T) {
 			assert.True(t, known[found[0]], page, "names", found[0], "which does not exist")
 		}
 		for _, found := range files.FindAllStringSubmatch(text, -1) {
-			if _, err := os.Stat(found[1]); err != nil {
-				t.Errorf("%s names %s, which does not exist", page, found[1])
-			}
+			assert.Succeeds(t, assert.Err(os.Stat(found[1])), page, "names", found[1], "which does not exist")
 		}
 	}
 }
@@ -115,9 +113,8 @@ func TestOrderIDsInExamplesDiffer(t *testing.T) {
 	assert.NoError(t, err)
 	for _, page := range append(pages(t), empty...) {
 		for _, found := range sent.FindAllStringSubmatch(read(t, page), -1) {
-			if other := first[found[1]]; other != "" && other != page {
-				t.Errorf("%s and %s both send an order %s", page, other, found[1])
-			}
+			other := first[found[1]]
+			assert.True(t, other == "" || other == page, page, "and", other, "both send an order", found[1])
 			first[found[1]] = page
 		}
 	}

@@ -84,9 +84,7 @@ func wellFormed(t *testing.T, r provider.Result) {
 				t.Errorf("%T has %s %q, then %q %v", r, name, value, again, err)
 			}
 		case time.Duration:
-			if value < 0 || value > 365*24*time.Hour {
-				t.Errorf("%T has %s %s", r, name, value)
-			}
+			assert.True(t, value >= 0 && value <= 365*24*time.Hour, r, "has", name, value)
 		}
 	}
 }

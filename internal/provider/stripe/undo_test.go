@@ -54,12 +54,10 @@ func TestStripeUndo(t *testing.T) {
 			atStripe(t, fault+" at "+op+" is tried again", policy.CaptureImmediately, func(t trial, f *stripeProvider, shop *stripeShop) {
 				shop.becomes(f, is)
 				f.fail(op, fault)
-				if first := shop.undo(); !strings.HasPrefix(first, "unknown") && !strings.HasPrefix(first, "retry") {
-					t.Errorf("undo: %s", first)
-				}
-				if again := shop.undo(); !strings.HasPrefix(again, "done") {
-					t.Errorf("undo again: %s", again)
-				}
+				first := shop.undo()
+				assert.True(t, strings.HasPrefix(first, "unknown") || strings.HasPrefix(first, "retry"), "undo", first)
+				again := shop.undo()
+				assert.True(t, strings.HasPrefix(again, "done"), "undo again", again)
 				books := f.books()
 				if op == "create" && fault == "error_after" { // created, but its ID is never known
 					want(t, "books", books, "[requires_confirmation:1]")
