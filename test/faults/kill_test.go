@@ -201,7 +201,6 @@ var calls = []struct {
 	outcome []string // in the provider's log, when the process is to end
 }{
 	{simulator.Rule{Fault: simulator.Slow, Delay: overlong, Times: 1}, []string{"", "running"}},
-	{simulator.Rule{Fault: simulator.Hang, Times: 1}, []string{"", "running", "none"}},
 	{simulator.Rule{Fault: simulator.TimeoutBefore, Times: 1}, []string{"", "none"}},
 	{simulator.Rule{Fault: simulator.TimeoutAfter, Times: 1}, []string{"done", "refunded", "released", "voided", "created"}},
 }
