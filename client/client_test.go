@@ -59,9 +59,8 @@ func TestWhatIsTriedAgain(t *testing.T) {
 			})
 			_, err := c.GetOrder(t.Context(), "a")
 			var problem *Problem
-			if again && (err != nil || tries.Load() != 2) || !again && (!errors.As(err, &problem) || problem.Status != int64(status) || tries.Load() != 1) {
-				t.Errorf("%d tries, and then %v", tries.Load(), err)
-			}
+			assert.True(t, (!again || err == nil && tries.Load() == 2) && (again || errors.As(err, &problem) &&
+				problem.Status == int64(status) && tries.Load() == 1), tries.Load(), "tries, and then", err)
 		})
 	}
 }
@@ -212,9 +211,8 @@ func TestEvents(t *testing.T) {
 		"1.9":    `{"events":[],"nextCursor":"1.20","more":true}`,
 	}
 	c := clientOf(t, Options{}, func(w http.ResponseWriter, r *http.Request) {
-		if (r.FormValue("wait") == "") != (r.FormValue("after") == "latest") || r.FormValue("order") != "a" || r.FormValue("type") != "order.*,stock.set" {
-			t.Errorf("asked for %s", r.URL)
-		}
+		assert.True(t, (r.FormValue("wait") == "") == (r.FormValue("after") == "latest") && r.FormValue("order") == "a" &&
+			r.FormValue("type") == "order.*,stock.set", "asked for", r.URL)
 		page, ok := pages[r.FormValue("after")]
 		if !ok {
 			w.WriteHeader(http.StatusGone)
@@ -303,9 +301,8 @@ func lineService(t *testing.T, options Options, status func(orderID string, time
 	var mu sync.Mutex
 	times := map[string]int{}
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/api/orders/process" || r.Header.Get("Content-Type") != "application/x-ndjson" || r.Header.Get("Idempotency-Key") != "" {
-			t.Errorf("%s %v", r.URL, r.Header)
-		}
+		assert.True(t, r.URL.Path == "/api/orders/process" && r.Header.Get("Content-Type") == "application/x-ndjson" &&
+			r.Header.Get("Idempotency-Key") == "", r.URL, r.Header)
 		_ = http.NewResponseController(w).EnableFullDuplex()
 		lines := bufio.NewScanner(r.Body)
 		for n := 1; lines.Scan(); n++ {
@@ -369,9 +366,8 @@ func TestProcessAll(t *testing.T) {
 		assert.NoError(t, err)
 		results[p.Index]++
 		rejected := p.Index%50 == 7
-		if rejected != (p.Problem != nil && p.Problem.Status == 422) || !rejected && (p.Order == nil || p.Order.OrderID != fmt.Sprint("o-", p.Index)) {
-			t.Errorf("%+v", p)
-		}
+		assert.True(t, rejected == (p.Problem != nil && p.Problem.Status == 422) && (rejected || p.Order != nil &&
+			p.Order.OrderID == fmt.Sprint("o-", p.Index)), p)
 	}
 	assert.True(t, !slices.ContainsFunc(results, func(n int) bool { return n != 1 }) && cuts != 0, "not each order has one result")
 }

@@ -72,10 +72,9 @@ func TestCancel(t *testing.T) {
 			order, err := inVain(t, func(ctx context.Context) (orders.Order, error) {
 				return b.engine.Do(ctx, engine.Request{Verb: orders.Cancel, OrderID: "driven"})
 			})
-			if o := order; err != nil || o.Status != state || text(o.StopRequested) != "cancel" || o.Fence != before.Fence ||
-				!o.DueAt.Equal(*before.DueAt) || *o.Owner != g.owner || o.Seq != before.Seq+1 {
-				t.Fatalf("%v %+v", err, o)
-			}
+			o := order
+			assert.Require(t, err == nil && o.Status == state && text(o.StopRequested) == "cancel" && o.Fence == before.Fence &&
+				o.DueAt.Equal(*before.DueAt) && *o.Owner == g.owner && o.Seq == before.Seq+1, err, o)
 			moved := g.move(t, []orders.Order{before})
 			assert.True(t, len(moved) == 0, "its driver moved past the request", moved)
 			g.advance(t, fsm.Canceled, "driven")

@@ -276,10 +276,8 @@ func TestRestock(t *testing.T) {
 	s.refundRefused(t, orders.RefusedRestockTooLarge, "1", 2)
 	s.stock(t, "widget", orders.Stock{Item: "widget", OnHand: 9, Sold: 3, Tracked: true, Version: 3})
 	moves, err := s.engine.Orders.StockMovements(t.Context(), "widget", orders.StockSpan{After: 2, Limit: 2})
-	if err != nil || len(moves) != 1 || moves[0].Kind != "restock" || moves[0].Change != 2 || moves[0].OnHand != 9 ||
-		moves[0].Actor != "ann" || text(moves[0].Reason) != "broken" || moves[0].RequestID != "refund 1 of o" {
-		t.Errorf("%v %+v", err, moves)
-	}
+	assert.True(t, err == nil && len(moves) == 1 && moves[0].Kind == "restock" && moves[0].Change == 2 && moves[0].OnHand == 9 &&
+		moves[0].Actor == "ann" && text(moves[0].Reason) == "broken" && moves[0].RequestID == "refund 1 of o", err, moves)
 	proveBooks(t, s.Pool)
 	elsewhere := openShop(t, 1, quick)
 	elsewhere.sold(t, "reserve: {executor: simulator, url: SIM}")

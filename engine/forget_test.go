@@ -179,9 +179,8 @@ func TestForgettingWhileOrdersAreRepeated(t *testing.T) {
 					in.SetKey("token:shop", fmt.Sprint(n, i))
 				}
 				o, err := e.Process(t.Context(), in)
-				if err == nil && o.Status != fsm.Completed || err != nil && !errors.Is(err, orders.ErrForgotten) && !errors.Is(err, orders.ErrOverloaded) {
-					t.Errorf("%s: %v", in.OrderID, err)
-				}
+				assert.True(t, (err != nil || o.Status == fsm.Completed) && (err == nil || errors.Is(err, orders.ErrForgotten) ||
+					errors.Is(err, orders.ErrOverloaded)), in.OrderID, err)
 				select {
 				case <-forgotten:
 					return

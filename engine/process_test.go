@@ -67,10 +67,8 @@ func TestProcessNew(t *testing.T) {
 	in.Quantity, in.Currency, in.Metadata = 3, "EUR", []byte(`{"cart":"7"}`)
 	order := b.process(t, in)
 	o := order
-	if o.Status != fsm.Completed || o.Amount.String() != "99.99" || o.Currency != "EUR" || o.Quantity != 3 || o.Item != "widget" ||
-		o.Fence != 1 || o.Seq != 4 || o.Owner != nil || o.DueAt != nil || o.FinishedAt == nil {
-		t.Errorf("%+v", o)
-	}
+	assert.True(t, o.Status == fsm.Completed && o.Amount.String() == "99.99" && o.Currency == "EUR" && o.Quantity == 3 &&
+		o.Item == "widget" && o.Fence == 1 && o.Seq == 4 && o.Owner == nil && o.DueAt == nil && o.FinishedAt != nil, o)
 	assert.True(t, order.ChargedAt != nil && order.ReservedAt != nil && order.RefundedAt == nil && order.ReleasedAt == nil, order)
 	assert.Contains(t, value[string](t, b.Pool, `SELECT metadata::text FROM books.orders`), `"cart": "7"`,
 		"the metadata is not stored")

@@ -48,9 +48,8 @@ func TestReady(t *testing.T) {
 			began := time.Now()
 			for range 3 {
 				err := e.Ready(t.Context())
-				if c.says == "" && err != nil || c.says != "" && (!errors.Is(err, engine.ErrNotMigrated) || !strings.Contains(err.Error(), c.says)) {
-					t.Errorf("%v, want %q", err, c.says)
-				}
+				assert.True(t, (c.says != "" || err == nil) && (c.says == "" || errors.Is(err, engine.ErrNotMigrated) &&
+					strings.Contains(err.Error(), c.says)), err, "want", c.says)
 			}
 			most := 1 + int(time.Since(began)/time.Second) // one a second
 			if n := strings.Count(log.String(), "not ready"); c.says == "" && n > 0 || c.says != "" && (n < 1 || n > most) {

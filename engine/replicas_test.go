@@ -190,9 +190,8 @@ func TestStopWithoutGrace(t *testing.T) {
 			assert.ErrorIs(t, e.Stop(expired(t)), context.Canceled, "stop")
 			for range 30 {
 				a := <-answers
-				if a.err != nil && !errors.Is(a.err, orders.ErrStopping) || a.err == nil && string(a.order.Status) != status(t, b.Pool, a.orderID) {
-					t.Errorf("%s: told %s: %v", a.orderID, a.order.Status, a.err)
-				}
+				assert.True(t, (a.err == nil || errors.Is(a.err, orders.ErrStopping)) && (a.err != nil ||
+					string(a.order.Status) == status(t, b.Pool, a.orderID)), a.orderID, "told", a.order.Status, a.err)
 			}
 			assert.Equal(t, value[int](t, b.Pool, notHanded), 0, "orders still belong to the engine that is gone")
 			unlock()

@@ -183,10 +183,9 @@ func TestOutOfStock(t *testing.T) {
 	in.Quantity = 3
 	order := b.process(t, in)
 	b.sameAsStored(t, order)
-	if o := order; o.Status != fsm.Failed || text(o.FailureStep) != "reserve" || text(o.FailureCode) != "out_of_stock" ||
-		text(o.Outcome) != "failed" || o.FinishedAt == nil {
-		t.Errorf("%+v", o)
-	}
+	o := order
+	assert.True(t, o.Status == fsm.Failed && text(o.FailureStep) == "reserve" && text(o.FailureCode) == "out_of_stock" &&
+		text(o.Outcome) == "failed" && o.FinishedAt != nil, o)
 	assert.True(t, order.ChargedAt != nil && order.RefundedAt != nil && order.ReservedAt == nil && order.ReleasedAt == nil, order)
 	in.OrderID, in.Quantity = "fits", 2
 	isNow(t, b.process(t, in), fsm.Completed)
@@ -286,10 +285,8 @@ func TestAdjustStock(t *testing.T) {
 		assert.ErrorIs(t, assert.Err(b.engine.ChangeStock(t.Context(), adjustment("widget", 3, "1"))), orders.ErrKeyReused)
 	})
 	moves, err := b.engine.Orders.StockMovements(t.Context(), "widget", orders.StockSpan{After: 3, Limit: 2})
-	if err != nil || len(moves) != 2 || moves[0].Change != -2 || moves[0].OnHand != 8 || moves[0].Actor != "ann" ||
-		text(moves[0].Reason) != "delivery" || moves[0].RequestID != "1" || moves[1].Version != 5 {
-		t.Errorf("%v %+v", err, moves)
-	}
+	assert.True(t, err == nil && len(moves) == 2 && moves[0].Change == -2 && moves[0].OnHand == 8 && moves[0].Actor == "ann" &&
+		text(moves[0].Reason) == "delivery" && moves[0].RequestID == "1" && moves[1].Version == 5, err, moves)
 	assert.ErrorIs(t, assert.Err(b.engine.Orders.StockMovements(t.Context(), "nowhere", orders.StockSpan{Limit: 9})),
 		orders.ErrNotFound)
 	proveBooks(t, b.Pool)

@@ -208,9 +208,8 @@ func TestOverview(t *testing.T) {
 		assert.True(t, count.Orders == n && !count.More, count, n)
 	}
 	oldest := value[string](t, s.Pool, `SELECT order_id FROM orders WHERE ended_as IS NULL ORDER BY order_no LIMIT 1`)
-	if len(v.Statuses) != len(fsm.States()) || v.Oldest == nil || v.Oldest.OrderID != oldest || text(v.Oldest.Hold) != "approval" || v.Held["attention"].Orders != 1 {
-		t.Errorf("%+v, want the oldest to be %s", v, oldest)
-	}
+	assert.True(t, len(v.Statuses) == len(fsm.States()) && v.Oldest != nil && v.Oldest.OrderID == oldest &&
+		text(v.Oldest.Hold) == "approval" && v.Held["attention"].Orders == 1, v, "want the oldest to be", oldest)
 	for _, hold := range fsm.Holds() {
 		n := value[int64](t, s.Pool, `SELECT count(*) FROM orders WHERE hold = $1`, hold)
 		assert.True(t, v.Held[hold].Orders == n && (n <= 0 || v.Held[hold].Longest > 0), hold, v.Held[hold], "want", n)
@@ -242,9 +241,8 @@ approval: [{items: [dear]}]`)
 	for _, g := range found.Groups {
 		o := s.get(t, g.Example)
 		began := value[time.Time](t, s.Pool, `SELECT at FROM transitions WHERE order_no = $1 AND seq = $2`, o.OrderNo, o.Seq)
-		if g.First.After(g.Last) || !g.Last.Equal(began) && g.Status != fsm.Failed || o.Status != g.Status || g.Example == "last" && !g.First.Equal(held) {
-			t.Errorf("%+v; the example is %s", g, brief(o))
-		}
+		assert.True(t, !g.First.After(g.Last) && (g.Last.Equal(began) || g.Status == fsm.Failed) && o.Status == g.Status &&
+			(g.Example != "last" || g.First.Equal(held)), g, "the example is", brief(o))
 	}
 	got := fmt.Sprint(len(found.Groups))
 	for _, g := range found.Groups {

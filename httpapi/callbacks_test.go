@@ -117,10 +117,8 @@ func TestCalls(t *testing.T) {
 	err := json.Unmarshal([]byte(page.body), &got)
 	assert.Require(t, err == nil && len(got.Calls) == 1, page.body, err)
 	first := got.Calls[0]
-	if first.Call != 1 || first.Step != "charge" || first.Operation != "do" || first.Outcome != "waiting" || first.Reference != "r" ||
-		*first.Policy != 1 || first.FinishedAt.Before(first.StartedAt) {
-		t.Errorf("%+v", first)
-	}
+	assert.True(t, first.Call == 1 && first.Step == "charge" && first.Operation == "do" && first.Outcome == "waiting" &&
+		first.Reference == "r" && *first.Policy == 1 && !first.FinishedAt.Before(first.StartedAt), first)
 	assert.Equal(t, b.get(t, "/api/orders/o/calls?after=1&limit=1").body, `{"calls":[]}`)
 	b.exec(t, `INSERT INTO step_calls (order_no, call, fence, generation, step, operation, charge_operation) SELECT order_no, -n, 1, 0, 'charge', 'refund', 1 FROM orders, generate_series(1, 3) AS n`)
 	for query, want := range map[string]string{

@@ -146,11 +146,9 @@ func TestCallers(t *testing.T) {
 		got := callerFrom(r, proxies)
 		assert.True(t, got == c.want, c.peer, c.header, got, c.want)
 	}
-	if access.Network(addr("2001:db8::1")) != access.Network(addr("2001:db8::2")) ||
-		access.Network(addr("2001:db8::1")) == access.Network(addr("2001:db8:0:1::1")) ||
-		access.Network(addr("192.0.2.1")) == access.Network(addr("192.0.2.2")) {
-		t.Error("one caller has a network of IPv6, and an address of IPv4")
-	}
+	assert.True(t, access.Network(addr("2001:db8::1")) == access.Network(addr("2001:db8::2")) &&
+		access.Network(addr("2001:db8::1")) != access.Network(addr("2001:db8:0:1::1")) &&
+		access.Network(addr("192.0.2.1")) != access.Network(addr("192.0.2.2")), "one caller has a network of IPv6, and an address of IPv4")
 }
 
 func addr(text string) netip.Addr { return netip.MustParseAddr(text) }
@@ -305,10 +303,9 @@ func TestTokensWithLimits(t *testing.T) {
 			return a.status == http.StatusTooManyRequests
 		})
 		p := refused.wantProblem(t, 429, "too_many_requests")
-		if left := refused.header.Get("RateLimit"); refused.header.Get("Retry-After") != "1" ||
-			!strings.HasPrefix(left, `"requests";r=0;t=1, "in-flight";r=`) || !strings.Contains(p.Detail, "requests") {
-			t.Errorf("%v %s", refused.header, refused.body)
-		}
+		left := refused.header.Get("RateLimit")
+		assert.True(t, refused.header.Get("Retry-After") == "1" && strings.HasPrefix(left, `"requests";r=0;t=1, "in-flight";r=`) &&
+			strings.Contains(p.Detail, "requests"), refused.header, refused.body)
 	})
 	t.Run("of requests that say who the caller is", func(t *testing.T) {
 		t.Parallel()

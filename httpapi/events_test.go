@@ -140,10 +140,8 @@ func openStream(t *testing.T, address, target string, header ...string) *sse {
 	for asked := time.Now(); status == http.StatusServiceUnavailable && time.Since(asked) < patience; { // a starved machine's database may be late
 		s, status, head = askForStream(t, address, target, header...)
 	}
-	if status != http.StatusOK || head.Get("Content-Type") != "text/event-stream" || head.Get("Cache-Control") != "no-store" ||
-		head.Get("X-Request-Id") == "" {
-		t.Fatalf("%d %v", status, head)
-	}
+	assert.Require(t, status == http.StatusOK && head.Get("Content-Type") == "text/event-stream" &&
+		head.Get("Cache-Control") == "no-store" && head.Get("X-Request-Id") != "", status, head)
 	first := s.block()
 	assert.True(t, len(first) == 2 && strings.HasPrefix(first[0], "retry: ") && s.id != "", "it begins with", first)
 	return s

@@ -196,10 +196,9 @@ func TestMisspelledFieldsAreRefused(t *testing.T) {
 	} {
 		a := b.process(t, fmt.Sprintf(`{"orderId":"o","amount":5,"item":"i",%q:3}`, field))
 		p := a.wantProblem(t, 422, "invalid_input")
-		if e := p.Errors[0]; e.Pointer != "/"+field || e.Code != "misspelled" ||
-			e.Detail != "unknown field "+field+"; did you mean "+meant+"?" || len(p.Errors) != 1 {
-			t.Errorf("%s: %s", field, a.body)
-		}
+		e := p.Errors[0]
+		assert.True(t, e.Pointer == "/"+field && e.Code == "misspelled" &&
+			e.Detail == "unknown field "+field+"; did you mean "+meant+"?" && len(p.Errors) == 1, field, a.body)
 	}
 	assert.Equal(t, b.count(t, `SELECT count(*) FROM orders`), 0, "orders")
 	a := b.process(t, `{"orderId":"o","amount":5,"item":"i","metadat":{},"qty":1,"currencyCode":"EUR","quantities":3,"it":1,"":2}`)
@@ -262,9 +261,8 @@ func TestStrictHandlingRefusesUnknownFields(t *testing.T) {
 	for _, prefer := range []string{"handling=strict", "wait=5, Handling=\"Strict\"", "handling=strict, handling=lenient"} {
 		a := b.process(t, typos, "Prefer", prefer)
 		p := a.wantProblem(t, 422, "invalid_input")
-		if len(p.Errors) != 2 || p.Errors[0].Pointer != "/colour" || p.Errors[1].Pointer != "/a~1b" || p.Errors[0].Code != "unknown_field" {
-			t.Errorf("%s: %s", prefer, a.body)
-		}
+		assert.True(t, len(p.Errors) == 2 && p.Errors[0].Pointer == "/colour" && p.Errors[1].Pointer == "/a~1b" &&
+			p.Errors[0].Code == "unknown_field", prefer, a.body)
 	}
 	b.process(t, `{"orderId":"","colour":3}`, "Prefer", "handling=strict").wantProblem(t, 422, "invalid_input")
 	b.get(t, "/api/orders/typo").wantProblem(t, 404, "not_found")
@@ -353,9 +351,8 @@ func TestFaultsOfTheServiceShowNoDetails(t *testing.T) {
 		}))
 		a := (&bundle{api: s}).call(t, "POST /test", "", "X-Request-Id", "id-1")
 		a.wantProblem(t, 500, "internal")
-		if strings.Contains(a.body, secret) || !strings.Contains(logged.String(), secret) || !strings.Contains(logged.String(), "request_id=id-1") {
-			t.Errorf("%s\n%s", a.body, logged)
-		}
+		assert.True(t, !strings.Contains(a.body, secret) && strings.Contains(logged.String(), secret) &&
+			strings.Contains(logged.String(), "request_id=id-1"), a.body, logged)
 	})
 	t.Run("a panic", func(t *testing.T) {
 		t.Parallel()

@@ -164,10 +164,8 @@ func (b *bundle) doneOnce(t *testing.T, op *huma.Operation, once done) {
 		other = sent(name+" key", strings.ReplaceAll(body, "the reason", "another"))
 	}
 	if strings.Contains(op.Path, "/bulk/") {
-		if !strings.Contains(again.body, `"applied":1`) || !strings.Contains(other.body, `"applied":0`) ||
-			!strings.Contains(other.body, `"code":"idempotency_key_reused"`) {
-			t.Errorf("again %s\nother payload %s", again.body, other.body)
-		}
+		assert.True(t, strings.Contains(again.body, `"applied":1`) && strings.Contains(other.body, `"applied":0`) &&
+			strings.Contains(other.body, `"code":"idempotency_key_reused"`), "again", again.body, "other payload", other.body)
 	} else {
 		other.wantProblem(t, http.StatusUnprocessableEntity, "idempotency_key_reused")
 	}

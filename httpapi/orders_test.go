@@ -333,10 +333,8 @@ func TestOrdersAsCSV(t *testing.T) {
 	}
 	first := b.get(t, "/api/orders?format=csv&limit=2")
 	lines := strings.Split(first.body, "\r\n")
-	if len(lines) != 4 || !strings.HasPrefix(lines[0], "orderId,status,") || !strings.HasPrefix(lines[1], "c,completed,,,,7.00,USD,") ||
-		!strings.Contains(lines[2], `,"lamp, ""red""",1,`) {
-		t.Errorf("%q", lines)
-	}
+	assert.True(t, len(lines) == 4 && strings.HasPrefix(lines[0], "orderId,status,") &&
+		strings.HasPrefix(lines[1], "c,completed,,,,7.00,USD,") && strings.Contains(lines[2], `,"lamp, ""red""",1,`), lines)
 	next, found := strings.CutSuffix(strings.TrimPrefix(first.header.Get("Link"), "<"), `>; rel="next"`)
 	second := b.get(t, next)
 	assert.True(t, found && strings.Contains(second.body, "\n'=1+1,completed") && second.header.Get("Link") == "", next, second.body)

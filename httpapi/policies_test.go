@@ -44,19 +44,15 @@ func TestPolicyOverHTTP(t *testing.T) {
 			"time", i+1)
 	}
 	stored := b.call(t, "POST /api/policies", policyBody(t, second))
-	if !strings.Contains(stored.body, `"version":2`) ||
-		!strings.Contains(stored.body, `"warnings":["use http of confirm: read secret: env:DATABASE_URL may not be named by a policy`) {
-		t.Errorf("%s", stored.body)
-	}
+	assert.True(t, strings.Contains(stored.body, `"version":2`) && strings.Contains(stored.body,
+		`"warnings":["use http of confirm: read secret: env:DATABASE_URL may not be named by a policy`), stored.body)
 	assert.Equal(t, b.count(t, `SELECT count(*) FROM policy_activations`), 0, "storing has activated a policy")
 	b.activatesPolicies(t, none.header.Get("ETag"))
 	p := policyIn(t, b.get(t, "/api/policies/2"))
 	assert.True(t, p.Source == second && !p.Active && p.Steps.Confirm == "http" && p.CreatedBy == access.Local.Name, p)
 	list := b.get(t, "/api/policies?limit=1")
-	if !strings.HasPrefix(list.body, `{"policies":[{"version":2,"active":false`) ||
-		!strings.HasSuffix(list.body, `"active":1}`) || strings.Contains(list.body, "source") {
-		t.Errorf("%s", list.body)
-	}
+	assert.True(t, strings.HasPrefix(list.body, `{"policies":[{"version":2,"active":false`) &&
+		strings.HasSuffix(list.body, `"active":1}`) && !strings.Contains(list.body, "source"), list.body)
 	list = b.get(t, "/api/policies?before=2")
 	assert.True(t, strings.HasPrefix(list.body, `{"policies":[{"version":1,"active":true`), list.body)
 	n := b.count(t, `SELECT count(*) FROM books.access_log WHERE actor = 'local' AND (event = 'policy_stored' OR event = 'policy_activated' AND subject = '1' AND detail = 'agreed')`)
@@ -92,9 +88,8 @@ func TestPoliciesThatAreRefused(t *testing.T) {
 	for _, target := range []string{"POST /api/policies", "POST /api/policies?dryRun=true"} {
 		p := b.call(t, target, policyBody(t, "charge:\n  executor: paypal\n  secret: sk_live_1234\n")).wantProblem(t,
 			http.StatusUnprocessableEntity, "invalid_policy")
-		if len(p.Errors) == 0 || p.Errors[0].Line != 2 || p.Errors[0].Column != 13 || !strings.HasPrefix(p.Errors[0].Detail, "charge.executor: must be ") {
-			t.Errorf("%+v", p.Errors)
-		}
+		assert.True(t, len(p.Errors) != 0 && p.Errors[0].Line == 2 && p.Errors[0].Column == 13 &&
+			strings.HasPrefix(p.Errors[0].Detail, "charge.executor: must be "), p.Errors)
 		for _, source := range []string{"", "charge: [", "teleport: {}", "a: \x00", strings.Repeat("x: 1\n", 1000)} {
 			p := b.call(t, target, policyBody(t, source)).wantProblem(t, http.StatusUnprocessableEntity, "invalid_policy")
 			assert.True(t, len(p.Errors) != 0 && len(p.Errors) <= maxFaults, source, len(p.Errors), "mistakes")

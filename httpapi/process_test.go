@@ -181,9 +181,8 @@ func TestProcessThatIsNotFinal(t *testing.T) {
 		o := a.wantStatus(t, 202)
 		assert.True(t, o.Status == "charging" && time.Since(started) >= 3*time.Second, o, "after", time.Since(started))
 		h := a.header
-		if h.Get("Location") != "/api/orders/"+url.PathEscape(id) || h.Get("Retry-After") != "1" || h.Get("Preference-Applied") != "wait=3" {
-			t.Error(h)
-		}
+		assert.True(t, h.Get("Location") == "/api/orders/"+url.PathEscape(id) && h.Get("Retry-After") == "1" &&
+			h.Get("Preference-Applied") == "wait=3", h)
 		b.get(t, h.Get("Location")).wantStatus(t, 200)
 	})
 	t.Run("is 202 at once with respond-async", func(t *testing.T) {
@@ -337,9 +336,8 @@ func TestTermsAreShownButThePaymentMethod(t *testing.T) {
 	}
 	other := b.process(t, strings.NewReplacer("pm_s3cret", "pm_0ther", `"me"`, `"you"`).Replace(in))
 	p := other.wantProblem(t, 409, "order_conflict")
-	if len(p.Errors) != 2 || p.Errors[0].Pointer != "/customerId" || *p.Errors[0].Stored != "me" || p.Errors[1].Pointer != "/paymentMethod" {
-		t.Errorf("%+v", p.Errors)
-	}
+	assert.True(t, len(p.Errors) == 2 && p.Errors[0].Pointer == "/customerId" && *p.Errors[0].Stored == "me" &&
+		p.Errors[1].Pointer == "/paymentMethod", p.Errors)
 	for _, text := range []string{a.body, other.body, b.get(t, "/api/orders/o").body, b.get(t, "/api/orders").body,
 		b.get(t, "/api/orders/o/transitions").body} {
 		assert.True(t, !strings.Contains(text, "s3cret") && !strings.Contains(text, "0ther"), "the payment method is shown", text)

@@ -301,11 +301,9 @@ func TestCancel(t *testing.T) {
 		before := b.get(t, "/api/orders/dry").body
 		a := b.call(t, "POST /api/orders/dry/cancel?dryRun=true", "")
 		is, would := b.get(t, "/api/orders/dry").decoded(t), a.wantStatus(t, 200)
-		if would.Hold != "" || would.StopRequested != "cancel" || would.Seq != is.Seq || would.Status != is.Status ||
-			!strings.Contains(a.body, `"dryRun":true`) ||
-			a.header.Get("ETag") != entityTag(int32(is.Seq)) || b.get(t, "/api/orders/dry").body != before {
-			t.Errorf("%v %s", a.header, a.body)
-		}
+		assert.True(t, would.Hold == "" && would.StopRequested == "cancel" && would.Seq == is.Seq && would.Status == is.Status &&
+			strings.Contains(a.body, `"dryRun":true`) && a.header.Get("ETag") == entityTag(int32(is.Seq)) &&
+			b.get(t, "/api/orders/dry").body == before, a.header, a.body)
 		b.call(t, "POST /api/orders/dry/cancel?dryRun=perhaps", "").wantProblem(t, 422, "invalid_parameter")
 	})
 }
@@ -441,9 +439,8 @@ func TestRefundsOverHTTP(t *testing.T) {
 	a := b.verb(t, "o/refunds", `{"reason":"all of it"}`, "Idempotency-Key", "second")
 	got, want := a.refunds(t), "completed; 99.90; []; 1 done 12.50 one is broken first 2; 2 done 87.40 all of it second 0"
 	assert.True(t, got == want && a.status == 200, a.status, got, "want", want)
-	if a.header.Get("ETag") == before.header.Get("ETag") || b.get(t, "/api/orders/o", "If-None-Match", before.header.Get("ETag")).status != 200 {
-		t.Error("the ETag has not changed")
-	}
+	assert.True(t, a.header.Get("ETag") != before.header.Get("ETag") &&
+		b.get(t, "/api/orders/o", "If-None-Match", before.header.Get("ETag")).status == 200, "the ETag has not changed")
 	b.verb(t, "o/refunds", `{"reason":"r","requestId":"x"}`).wantProblem(t, 409, "refund_too_large")
 	b.verb(t, "o/step-result", `{"step":"charge","refund":1,"outcome":"done","onBehalfOf":"ann","reason":"r"}`).wantProblem(t, 409, "no_charge_operation")
 	b.verb(t, "o/step-result", `{"step":"reserve","refund":1,"outcome":"done","onBehalfOf":"ann","reason":"r"}`).wantProblem(t, 422, "invalid_input")

@@ -27,10 +27,9 @@ func TestWebhookEndpointsAreChecked(t *testing.T) {
 		{`{"url":"https://shop.example/","types":[]}`, "/types", "out_of_range"},
 	} {
 		p := b.call(t, "POST /api/webhook-endpoints", c.body).wantProblem(t, http.StatusUnprocessableEntity, "invalid_input")
-		if len(p.Errors) != 1 || p.Errors[0].Pointer != c.pointer || p.Errors[0].Code != c.code || strings.Contains(p.Errors[0].Detail, "secret@") ||
-			(c.pointer == "/types/0") != strings.Contains(p.Errors[0].Detail, "did you mean order.completed?") {
-			t.Errorf("%s: %+v", c.body, p.Errors)
-		}
+		assert.True(t, len(p.Errors) == 1 && p.Errors[0].Pointer == c.pointer && p.Errors[0].Code == c.code &&
+			!strings.Contains(p.Errors[0].Detail, "secret@") &&
+			(c.pointer == "/types/0") == strings.Contains(p.Errors[0].Detail, "did you mean order.completed?"), c.body, p.Errors)
 	}
 	assert.Equal(t, b.count(t, `SELECT count(*) FROM webhook_endpoints`), 0, "endpoints are stored")
 }
@@ -41,15 +40,13 @@ func TestWebhookEndpointOverHTTP(t *testing.T) {
 	b := setup(t)
 	const one = "/api/webhook-endpoints/whe_1"
 	made := b.call(t, "POST /api/webhook-endpoints", `{"url":"http://127.0.0.1:9/pawl","types":["order.*"],"colour":"red"}`)
-	if made.status != http.StatusOK || made.header.Get("ETag") != `"1"` || !strings.Contains(made.body, `"secret":"whsec_`) ||
-		!strings.Contains(made.body, `"ignoredFields":["colour"]`) {
-		t.Fatalf("%v %s", made.header, made.body)
-	}
+	assert.Require(t, made.status == http.StatusOK && made.header.Get("ETag") == `"1"` &&
+		strings.Contains(made.body, `"secret":"whsec_`) && strings.Contains(made.body, `"ignoredFields":["colour"]`),
+		made.header, made.body)
 	for _, shown := range []answer{b.get(t, one), b.get(t, "/api/webhook-endpoints"), b.call(t, "POST "+one+"/disable", ""),
 		b.call(t, "POST "+one+"/enable", "")} {
-		if shown.status != http.StatusOK || strings.Contains(shown.body, "whsec_") || !strings.Contains(shown.body, "http://127.0.0.1:9/pawl") {
-			t.Errorf("%d %s", shown.status, shown.body)
-		}
+		assert.True(t, shown.status == http.StatusOK && !strings.Contains(shown.body, "whsec_") &&
+			strings.Contains(shown.body, "http://127.0.0.1:9/pawl"), shown.status, shown.body)
 	}
 	change := func(match string) answer {
 		return b.call(t, "PUT "+one, `{"url":"http://127.0.0.1:9/other"}`, "If-Match", match)

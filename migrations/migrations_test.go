@@ -303,9 +303,8 @@ func TestSettleOnce(t *testing.T) {
 	settle := func(name, want string) migrations.Place {
 		t.Helper()
 		place, err := migrations.Settle(t.Context(), db.New(pool), name, cell.Cell{})
-		if err != nil || place.Name != want || place.HomeSystem != place.System || place.System == 0 || place.HomeDatabase != place.Database || place.Database == 0 {
-			t.Errorf("%+v, %v", place, err)
-		}
+		assert.True(t, err == nil && place.Name == want && place.HomeSystem == place.System && place.System != 0 &&
+			place.HomeDatabase == place.Database && place.Database != 0, place, err)
 		return place
 	}
 	first := settle("", "")

@@ -70,9 +70,8 @@ func TestLinesOfAnEvent(t *testing.T) {
 	}
 	for n, want := range map[int]int{1: 1, 60: 60, 100: 0} {
 		e := eventOf(&db.EventsOfBatchRow{OrderNo: 1, OrderID: "a", Lines: lines(n)})
-		if len(e.Data.Lines) != want || want > 0 && e.Data.Lines[0] != (EventLine{Item: "tea", Quantity: 2, Amount: "-1.50", Kind: "discount"}) {
-			t.Errorf("%d lines: %+v", n, e.Data.Lines)
-		}
+		assert.True(t, len(e.Data.Lines) == want && (want <= 0 ||
+			e.Data.Lines[0] == (EventLine{Item: "tea", Quantity: 2, Amount: "-1.50", Kind: "discount"})), n, "lines", e.Data.Lines)
 	}
 }
 

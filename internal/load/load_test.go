@@ -76,9 +76,8 @@ func TestOutcomeOfAWindow(t *testing.T) {
 			all += len(answers)
 		}
 		out := r.Outcome(c.from, c.to)
-		if !slices.Equal(out.Latencies, c.latencies) || out.Succeeded != c.succeeded || out.All != all || out.Errors != 1 || out.First == nil {
-			t.Errorf("%s: %+v", c.name, out)
-		}
+		assert.True(t, slices.Equal(out.Latencies, c.latencies) && out.Succeeded == c.succeeded && out.All == all &&
+			out.Errors == 1 && out.First != nil, c.name, out)
 	}
 }
 

@@ -113,9 +113,8 @@ func TestSchemaMismatch(t *testing.T) {
 		assert.True(t, got == want && (!want || pg.FaultOf(err) == pg.Unknown), sql, got, "and fault", pg.FaultOf(err), err)
 		assert.NoError(t, conn.Close(t.Context()))
 	}
-	if pg.SchemaMismatch(nil) || pg.SchemaMismatch(sqlstate("42P05")) || pg.SchemaMismatch(routed("42601")) || pg.SchemaMismatch(io.EOF) {
-		t.Error("not every error is that of a wrong schema")
-	}
+	assert.True(t, !pg.SchemaMismatch(nil) && !pg.SchemaMismatch(sqlstate("42P05")) && !pg.SchemaMismatch(routed("42601")) &&
+		!pg.SchemaMismatch(io.EOF), "not every error is that of a wrong schema")
 }
 
 // TestFaultsOfAServer asks a real server for each kind.

@@ -142,9 +142,8 @@ func TestSearchPathBehindPooler(t *testing.T) {
 			},
 		} {
 			err := try()
-			if (err != nil) != (c.found != "") || err != nil && (!errors.Is(err, pg.ErrUntrusted) || !strings.Contains(err.Error(), "schema "+c.found+",")) {
-				t.Errorf("%s after %s: %v", name, c.change, err)
-			}
+			assert.True(t, (err != nil) == (c.found != "") && (err == nil || errors.Is(err, pg.ErrUntrusted) &&
+				strings.Contains(err.Error(), "schema "+c.found+",")), name, "after", c.change, err)
 		}
 	}
 }

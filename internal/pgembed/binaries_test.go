@@ -152,9 +152,8 @@ func TestLook(t *testing.T) {
 	dir := filepath.Join(folder(t), "none-yet")
 
 	choice, err := Look(deadline(t), Config{Dir: dir, binDirs: listing(planted, fifteen)})
-	if err != nil || choice.Dir != fifteen || choice.Major != 15 || len(choice.Skipped) != 1 || choice.Skipped[0].Dir != planted || ran() {
-		t.Errorf("%+v: %v", choice, err)
-	}
+	assert.True(t, err == nil && choice.Dir == fifteen && choice.Major == 15 && len(choice.Skipped) == 1 &&
+		choice.Skipped[0].Dir == planted && !ran(), choice, err)
 	assert.True(t, !exists(dir), "it makes the folder")
 	_, err = Look(deadline(t), Config{Dir: dir, BinDir: "/nonexistent"})
 	wantError(t, err, ErrSetting.Error(), "/nonexistent")

@@ -191,9 +191,8 @@ func TestAnswerToALookup(t *testing.T) {
 		got := withoutDetail(lookerAt(t, url+"/look?shop=a%20b").Lookup(t.Context(), c))
 		assert.True(t, reflect.DeepEqual(got, a.want), a.status, a.body, got, a.want)
 		r := w.seen()[0]
-		if r.method != http.MethodGet || r.uri != "/look?shop=a%20b&key="+c.Key(provider.Do) || r.header.Get("webhook-id") != c.Key(provider.Do) {
-			t.Errorf("%s %s %v", r.method, r.uri, r.header)
-		}
+		assert.True(t, r.method == http.MethodGet && r.uri == "/look?shop=a%20b&key="+c.Key(provider.Do) &&
+			r.header.Get("webhook-id") == c.Key(provider.Do), r.method, r.uri, r.header)
 		checkSignature(t, &r)
 	}
 }

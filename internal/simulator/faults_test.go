@@ -218,10 +218,8 @@ func TestTimeOfCallbacks(t *testing.T) {
 			ask(sim, call{key: "undo", undo: "3", order: "3", item: "async:30s", callback: "http://caller/"}.request(t.Context(), "http://provider"))
 			<-time.After(time.Minute)
 			synctest.Wait()
-			if len(told) != 3 || !strings.Contains(told[10*time.Second], "done") || !strings.Contains(told[20*time.Second], "done") ||
-				told[30*time.Second] != chargeVoid {
-				t.Errorf("told %v", told)
-			}
+			assert.True(t, len(told) == 3 && strings.Contains(told[10*time.Second], "done") &&
+				strings.Contains(told[20*time.Second], "done") && told[30*time.Second] == chargeVoid, "told", told)
 			assert.NoError(t, sim.Close())
 		})
 	})

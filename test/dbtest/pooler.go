@@ -100,8 +100,7 @@ func closePublic(t testing.TB, database string) {
 	conn, err := pgx.Connect(t.Context(), use(t).url(database))
 	assert.NoError(t, err)
 	defer conn.Close(t.Context())
-	_, err = conn.Exec(t.Context(), "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
-	assert.NoError(t, err)
+	assert.NoError(t, assert.Err(conn.Exec(t.Context(), "REVOKE CREATE ON SCHEMA public FROM PUBLIC")))
 }
 
 func awaitPooler(t testing.TB, url string) {

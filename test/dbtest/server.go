@@ -229,8 +229,7 @@ func Restartable(t testing.TB) *Server {
 	s.Start(t)
 	t.Cleanup(func() { s.Stop(t) })
 	s.URL = withOptions(s.running.URL("postgres"), findsTables)
-	_, err := migrations.Up(t.Context(), s.URL)
-	assert.NoError(t, err)
+	assert.NoError(t, assert.Err(migrations.Up(t.Context(), s.URL)))
 	return s
 }
 

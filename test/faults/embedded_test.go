@@ -75,9 +75,8 @@ func company(t *testing.T, dir string) {
 	p.url()
 	second := alone(t, dir)
 	code, said := second.exitCode(), second.stderr()
-	if code != 69 || !strings.Contains(said, "in use") || !strings.Contains(said, dir) || !strings.Contains(said, fmt.Sprint(p.cmd.Process.Pid)) {
-		t.Errorf("a second copy ends with %d and says %q", code, said)
-	}
+	assert.True(t, code == 69 && strings.Contains(said, "in use") && strings.Contains(said, dir) &&
+		strings.Contains(said, fmt.Sprint(p.cmd.Process.Pid)), "a second copy ends with", code, "and says", said)
 	for _, args := range [][]string{{"verify"}, {"migrate", "status"}} {
 		code, said := run(t, append(args, "--data-dir", dir)...)
 		assert.Equal(t, code, 0, args, "beside the service ends with", said)

@@ -74,15 +74,13 @@ func wellFormed(t *testing.T, r provider.Result) {
 		name, limit := v.Type().Field(i).Name, map[string]int{"Code": 200, "Detail": 200, "Reference": 255}
 		switch value := v.Field(i).Interface().(type) {
 		case string:
-			if utf8.RuneCountInString(value) > limit[name] || !utf8.ValidString(value) || strings.ContainsFunc(value, unicode.IsControl) ||
-				strings.Contains(value, "hidden") && name != "Reference" || value == "" && name == "Code" {
-				t.Errorf("%T has %s %q", r, name, value)
-			}
+			assert.True(t, utf8.RuneCountInString(value) <= limit[name] && utf8.ValidString(value) &&
+				!strings.ContainsFunc(value, unicode.IsControl) && (!strings.Contains(value, "hidden") || name == "Reference") &&
+				(value != "" || name != "Code"), r, "has", name, value)
 		case json.RawMessage:
 			again, err := provider.StorableData(value)
-			if err != nil || !bytes.Equal(again, value) || value != nil && (!utf8.Valid(value) || bytes.Contains(value, []byte(`\u0000`))) {
-				t.Errorf("%T has %s %q, then %q %v", r, name, value, again, err)
-			}
+			assert.True(t, err == nil && bytes.Equal(again, value) && (value == nil || utf8.Valid(value) &&
+				!bytes.Contains(value, []byte(`\u0000`))), r, "has", name, value, "then", again, err)
 		case time.Duration:
 			assert.True(t, value >= 0 && value <= 365*24*time.Hour, r, "has", name, value)
 		}
