@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"path"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -27,7 +28,7 @@ var docsHTML string
 var docsScript string
 
 var docsTemplate = template.Must(template.New("docs").Funcs(template.FuncMap{
-	"split": strings.Split, "trim": strings.TrimSuffix, "base": path.Base,
+	"split": strings.Split, "count": strings.Count, "trim": strings.TrimSuffix, "base": path.Base,
 	"members": membersOf, "list": listOf, "indented": indented, "limits": limitsOf, "script": func() template.JS { return template.JS(docsScript) },
 }).Parse(docsHTML + loginHTML))
 
@@ -114,7 +115,7 @@ func (s *server) docsPages() map[string][]byte {
 	for _, op := range s.documented {
 		described := shown{Operation: op, Example: examples()[op.OperationID]}
 		for _, code := range problemsOf(op) {
-			if k := *kindOf(code); uses[code] > len(s.documented)/2 || k.Status >= 500 || slices.Contains(ofEdge, k.Status) {
+			if k := *kindOf(code); uses[code] > len(s.documented)/2 || slices.Contains(ofEdge, k.Status) {
 				described.Common = append(described.Common, k)
 			} else {
 				described.Own = append(described.Own, k)
@@ -222,11 +223,14 @@ func (e example) Command() string {
 	return command + " \\\n  --json '" + body.String() + "'"
 }
 
+// inner are short objects and lists without others in them, and newline is what makes them long.
+var inner, newline = regexp.MustCompile(`[\[{]\n[^\[\]{}]{1,80}[\]}]`), regexp.MustCompile(`\n *`)
+
 // indented is JSON for people to read.
 func indented(text json.RawMessage) string {
 	var b bytes.Buffer
 	_ = json.Indent(&b, text, "", "  ") // it is JSON
-	return b.String()
+	return inner.ReplaceAllStringFunc(b.String(), func(short string) string { return newline.ReplaceAllString(short, " ") })
 }
 
 // sampleProblem is an example of a problem.

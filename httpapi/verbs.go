@@ -24,16 +24,13 @@ func verbPath(verb orders.Verb) string {
 	return path
 }
 
-// verbOperation documents one verb on an order.
-func verbOperation(verb orders.Verb, summary, description string) huma.Operation {
+// verbOperation documents one verb on an order, and why it may be refused besides the state of the order.
+func verbOperation(verb orders.Verb, summary, description string, refusals ...problemCode) huma.Operation {
 	return withBody(huma.Operation{
 		OperationID: operationOf(verb), Method: http.MethodPost, Path: verbPath(verb), Tags: []string{"orders"},
 		Summary: summary, Description: description,
-	}, "not_found", "order_forgotten", "not_applicable", "refund_too_large", "capture_too_large", "capture_open", "no_capture_url", "restock_too_large",
-		"no_refund_url", "no_charge_operation", "confirm_in_doubt", "outcome_unknown", "still_undoing", "policy_switch_refused", "busy", "already_answered",
-		"no_late_undo", "not_called", "other_step", "customer_erased",
-		"other_generation", "retried_before", "payment_method_in_use", "own_order",
-		"invalid_idempotency_key", "idempotency_key_reused", "precondition_failed", "stopping", "unavailable", "internal")
+	}, append(refusals, "not_found", "order_forgotten", "not_applicable", "invalid_idempotency_key", "idempotency_key_reused",
+		"precondition_failed", "stopping", "unavailable", "internal")...)
 }
 
 // operationOf is the operationId of a verb for one order.
@@ -47,18 +44,20 @@ func operationOf(verb orders.Verb) string {
 var (
 	cancelOperation = verbOperation(orders.Cancel, "Cancel an order",
 		"Stops the order: the result of the current step is recorded, then everything done is undone, and the order ends canceled. "+
-			"If it is already being canceled, the request waits for that. A confirmation that may have been performed cannot be stopped.")
+			"If it is already being canceled, the request waits for that. A confirmation that may have been performed cannot be stopped.",
+		"confirm_in_doubt")
 	retryOperation = verbOperation(orders.Retry, "Retry a held or failed order, or open refunds",
 		"Retries the step of a held order at once, with all its attempts available again. If the order waits for a callback, the provider is asked at once. "+
 			"Refunds, captures and voids of a completed order whose last try failed are tried at once. "+
 			"A failed order that is fully undone starts again as its next generation, with another payment method if one is given. "+
-			"If it was retried before, the request must say which retry is meant: by the generation that failed, by If-Match or by a requestId.")
+			"If it was retried before, the request must say which retry is meant: by the generation that failed, by If-Match or by a requestId.",
+		"retried_before", "other_generation", "still_undoing", "outcome_unknown", "policy_switch_refused", "payment_method_in_use", "customer_erased")
 	pauseOperation = verbOperation(orders.Pause, "Pause an order",
 		"The current step is finished and recorded; then the order waits until it is resumed. Deadlines still apply.")
 	resumeOperation = verbOperation(orders.Resume, "Resume a paused order",
-		"The order continues where it was. If it was waiting for a time, an approval or a concurrency permit, it waits for it again.")
+		"The order continues where it was. If it was waiting for a time, an approval or a concurrency permit, it waits for it again.", "outcome_unknown")
 	approveOperation = verbOperation(orders.Approve, "Approve an order",
-		"Starts an order that its policy holds for approval.")
+		"Starts an order that its policy holds for approval.", "own_order")
 	rejectOperation = verbOperation(orders.Reject, "Reject an order",
 		"Cancels an order that its policy holds for approval. Its failure code is rejected.")
 	stepResultOperation = verbOperation(orders.StepResult, "Report the outcome of a step",
@@ -66,7 +65,8 @@ var (
 			"The order continues as if the provider had reported it. While the step is in progress, the response is 409. "+
 			"With the number of a refund, capture or void, it settles that; not_done sends it again. "+
 			"With a generation, it closes the open undo of a late effect that was undone by hand; "+
-			"the order itself does not change, and may have ended.")
+			"the order itself does not change, and may have ended.",
+		"busy", "other_step", "not_called", "already_answered", "no_late_undo", "no_charge_operation")
 )
 
 // verbRequest documents what a verb reads.
@@ -245,7 +245,8 @@ func dryRun(r *http.Request) (bool, error) {
 
 var refundOperation = verbOperation(orders.Refund, "Refund a completed order",
 	"Refunds a part of the charge, or all that is left of it, through the provider that charged it. The status stays completed; "+
-		"refunded and refunds report what was refunded. Unknown fields are rejected.")
+		"refunded and refunds report what was refunded. Unknown fields are rejected.",
+	"refund_too_large", "restock_too_large", "no_refund_url")
 
 type refundBody struct {
 	Amount    amountInput `json:"amount,omitempty" doc:"How much; more than 0. Defaults to all that is left."`
@@ -272,10 +273,12 @@ func (refundBody) tell(*engine.Request) {}
 var captureOperation = verbOperation(orders.Capture, "Capture a part of an authorization",
 	"Takes a part of what the charge of a completed order authorized, or all that is left of it, through the provider that "+
 		"authorized it. It can be requested as often as goods leave. With final, the rest is voided; without it, a provider that "+
-		"allows only one capture refuses one that leaves something. captured and captures report what was captured. Unknown fields are rejected.")
+		"allows only one capture refuses one that leaves something. captured and captures report what was captured. Unknown fields are rejected.",
+	"capture_too_large", "capture_open", "no_capture_url")
 
 var voidOperation = verbOperation(orders.Void, "Void the rest of an authorization",
-	"Gives up what is not captured of the charge of a completed order. voided and voids report what was voided. Unknown fields are rejected.")
+	"Gives up what is not captured of the charge of a completed order. voided and voids report what was voided. Unknown fields are rejected.",
+	"capture_too_large", "capture_open", "no_capture_url")
 
 type captureBody struct {
 	Amount    amountInput `json:"amount,omitempty" doc:"How much; more than 0. Defaults to all that is left."`

@@ -3366,8 +3366,17 @@ export interface components {
         };
     };
     responses: {
-        /** @description Problem: not_applicable, refund_too_large, capture_too_large, capture_open, no_capture_url, restock_too_large, no_refund_url, no_charge_operation, confirm_in_doubt, outcome_unknown, still_undoing, policy_switch_refused, busy, already_answered, no_late_undo, not_called, other_step, customer_erased, other_generation, retried_before, payment_method_in_use. */
-        "Conflict-21": {
+        /** @description Problem: busy, other_step, not_called, already_answered, no_late_undo, no_charge_operation, not_applicable. */
+        "Conflict-7": {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Problem: retried_before, other_generation, still_undoing, outcome_unknown, policy_switch_refused, payment_method_in_use, customer_erased, not_applicable. */
+        "Conflict-8": {
             headers: {
                 [name: string]: unknown;
             };
@@ -3405,6 +3414,24 @@ export interface components {
         };
         /** @description Problem: body_too_large. */
         body_too_large: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Problem: capture_too_large, capture_open, no_capture_url, not_applicable. */
+        "capture_open-capture_too_large-no_capture_url-not_applicable": {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Problem: confirm_in_doubt, not_applicable. */
+        "confirm_in_doubt-not_applicable": {
             headers: {
                 [name: string]: unknown;
             };
@@ -3577,8 +3604,26 @@ export interface components {
                 "application/problem+json": components["schemas"]["Problem"];
             };
         };
+        /** @description Problem: refund_too_large, restock_too_large, no_refund_url, not_applicable. */
+        "no_refund_url-not_applicable-refund_too_large-restock_too_large": {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
         /** @description Problem: not_applicable. */
         not_applicable: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description Problem: outcome_unknown, not_applicable. */
+        "not_applicable-outcome_unknown": {
             headers: {
                 [name: string]: unknown;
             };
@@ -4961,7 +5006,7 @@ export interface operations {
             403: components["responses"]["cross_origin-forbidden-own_order-tls_required"];
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
-            409: components["responses"]["Conflict-21"];
+            409: components["responses"]["not_applicable"];
             410: components["responses"]["order_forgotten"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
@@ -5118,10 +5163,10 @@ export interface operations {
             };
             400: components["responses"]["invalid_idempotency_key-malformed_json"];
             401: components["responses"]["unauthenticated"];
-            403: components["responses"]["cross_origin-forbidden-own_order-tls_required"];
+            403: components["responses"]["cross_origin-forbidden-tls_required"];
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
-            409: components["responses"]["Conflict-21"];
+            409: components["responses"]["confirm_in_doubt-not_applicable"];
             410: components["responses"]["order_forgotten"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
@@ -5242,10 +5287,10 @@ export interface operations {
             };
             400: components["responses"]["invalid_idempotency_key-malformed_json"];
             401: components["responses"]["unauthenticated"];
-            403: components["responses"]["cross_origin-forbidden-own_order-tls_required"];
+            403: components["responses"]["cross_origin-forbidden-tls_required"];
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
-            409: components["responses"]["Conflict-21"];
+            409: components["responses"]["capture_open-capture_too_large-no_capture_url-not_applicable"];
             410: components["responses"]["order_forgotten"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
@@ -5504,10 +5549,10 @@ export interface operations {
             };
             400: components["responses"]["invalid_idempotency_key-malformed_json"];
             401: components["responses"]["unauthenticated"];
-            403: components["responses"]["cross_origin-forbidden-own_order-tls_required"];
+            403: components["responses"]["cross_origin-forbidden-tls_required"];
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
-            409: components["responses"]["Conflict-21"];
+            409: components["responses"]["not_applicable"];
             410: components["responses"]["order_forgotten"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
@@ -5619,10 +5664,10 @@ export interface operations {
             };
             400: components["responses"]["invalid_idempotency_key-malformed_json"];
             401: components["responses"]["unauthenticated"];
-            403: components["responses"]["cross_origin-forbidden-own_order-tls_required"];
+            403: components["responses"]["cross_origin-forbidden-tls_required"];
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
-            409: components["responses"]["Conflict-21"];
+            409: components["responses"]["no_refund_url-not_applicable-refund_too_large-restock_too_large"];
             410: components["responses"]["order_forgotten"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
@@ -5723,10 +5768,10 @@ export interface operations {
             };
             400: components["responses"]["invalid_idempotency_key-malformed_json"];
             401: components["responses"]["unauthenticated"];
-            403: components["responses"]["cross_origin-forbidden-own_order-tls_required"];
+            403: components["responses"]["cross_origin-forbidden-tls_required"];
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
-            409: components["responses"]["Conflict-21"];
+            409: components["responses"]["not_applicable"];
             410: components["responses"]["order_forgotten"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
@@ -5831,10 +5876,10 @@ export interface operations {
             };
             400: components["responses"]["invalid_idempotency_key-malformed_json"];
             401: components["responses"]["unauthenticated"];
-            403: components["responses"]["cross_origin-forbidden-own_order-tls_required"];
+            403: components["responses"]["cross_origin-forbidden-tls_required"];
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
-            409: components["responses"]["Conflict-21"];
+            409: components["responses"]["not_applicable-outcome_unknown"];
             410: components["responses"]["order_forgotten"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
@@ -5932,10 +5977,10 @@ export interface operations {
             };
             400: components["responses"]["invalid_idempotency_key-malformed_json"];
             401: components["responses"]["unauthenticated"];
-            403: components["responses"]["cross_origin-forbidden-own_order-tls_required"];
+            403: components["responses"]["cross_origin-forbidden-tls_required"];
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
-            409: components["responses"]["Conflict-21"];
+            409: components["responses"]["Conflict-8"];
             410: components["responses"]["order_forgotten"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
@@ -6039,10 +6084,10 @@ export interface operations {
             };
             400: components["responses"]["invalid_idempotency_key-malformed_json"];
             401: components["responses"]["unauthenticated"];
-            403: components["responses"]["cross_origin-forbidden-own_order-tls_required"];
+            403: components["responses"]["cross_origin-forbidden-tls_required"];
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
-            409: components["responses"]["Conflict-21"];
+            409: components["responses"]["Conflict-7"];
             410: components["responses"]["order_forgotten"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
@@ -6250,10 +6295,10 @@ export interface operations {
             };
             400: components["responses"]["invalid_idempotency_key-malformed_json"];
             401: components["responses"]["unauthenticated"];
-            403: components["responses"]["cross_origin-forbidden-own_order-tls_required"];
+            403: components["responses"]["cross_origin-forbidden-tls_required"];
             404: components["responses"]["not_found"];
             408: components["responses"]["request_timeout"];
-            409: components["responses"]["Conflict-21"];
+            409: components["responses"]["capture_open-capture_too_large-no_capture_url-not_applicable"];
             410: components["responses"]["order_forgotten"];
             412: components["responses"]["precondition_failed"];
             413: components["responses"]["body_too_large"];
