@@ -114,6 +114,9 @@ type LabProof struct {
 	Wrong  string   // why it could not run
 }
 
+// Count formats a number for people, as the pages do.
+func Count(n any) string { return count(n) }
+
 // inLab serves a page even if no replica can identify the person, who must be able to start one.
 func (c *console) inLab(serve func(*visit) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {

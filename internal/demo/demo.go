@@ -4,6 +4,7 @@
 package demo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -251,8 +252,8 @@ func (s *stage) conclude(ctx context.Context) (err error) {
 	s.mu.Lock()
 	watched := time.Since(s.lookedAt) < stallAfter
 	s.mu.Unlock()
-	last := s.look(context.WithoutCancel(ctx))
-	if last.Verdict, err = s.balance(); err != nil {
+	last := console.LabState{Books: s.readBooks(context.WithoutCancel(ctx))}
+	if last.Verdict, err = s.balance(&last.Books); err != nil {
 		last.Wrong = err.Error()
 	}
 	s.mu.Lock()
@@ -264,32 +265,36 @@ func (s *stage) conclude(ctx context.Context) (err error) {
 	return err
 }
 
-// balance compares the books of both sides and prints the totals. It returns the verdict.
-func (s *stage) balance() (verdict string, err error) {
-	fmt.Fprintln(s.Out, "\npawl verify compares the books of the service with those of the provider:")
-	complaint, holds, err := s.verify(context.Background(), s.Out)
-	if err != nil {
-		return "", err
-	}
-	if !holds {
-		return "", fmt.Errorf("pawl verify: %s", complaint)
+// balance compares the books of both sides, and prints the verdict, which it returns, and the totals.
+func (s *stage) balance(b *console.LabBooks) (verdict string, err error) {
+	fmt.Fprintln(s.Out, "pawl verify compares the books of the service with those of the provider")
+	proof := s.prove(context.Background())
+	if why := cmp.Or(proof.Wrong, strings.Join(proof.Broken, "; ")); why != "" {
+		return "", errors.New("pawl verify: " + why)
 	}
 	s.provider.end()
-	_, summary, _ := strings.Cut(s.provider.out.String(), "\n") // the first line is its address
-	fmt.Fprintf(s.Out, "\nthe provider's own count:\n%s\n", strings.TrimPrefix(summary, "\n"))
 	if !s.provider.cmd.ProcessState.Success() {
-		return "", errors.New("the provider did something twice")
+		return "", errors.New("the provider did something twice: " + s.provider.out.String())
 	}
 	c := s.tally.look(false)
 	waiting := ""
 	if lost := c.sent - c.completed - c.failed; lost > 0 && s.byHand.Load() {
-		waiting = fmt.Sprintf(", %d are waiting for a person", lost)
+		waiting = fmt.Sprintf(", %s are waiting for a person", console.Count(lost))
 	} else if lost > 0 {
 		return "", fmt.Errorf("%d of %d orders have not ended", lost, c.sent)
 	}
-	verdict = fmt.Sprintf("%d orders through %d faults: %d completed, %d failed and were undone%s. None was lost or charged twice.",
-		c.sent, s.struck, c.completed, c.failed, waiting)
-	fmt.Fprintf(s.Out, "%s\nThe books balance, on both sides.\n", verdict)
+	verdict = fmt.Sprintf("%s orders through %d faults: %s completed, %s failed and were undone%s. None was lost or charged twice.",
+		console.Count(c.sent), s.struck, console.Count(c.completed), console.Count(c.failed), waiting)
+	fmt.Fprintf(s.Out, "\n%s\nThe books balance, on both sides. All %d checks hold.\n\n", verdict, proof.Checks)
+	if b.Wrong == "" {
+		row := func(what string, ours, theirs any) {
+			fmt.Fprintf(s.Out, "%14s %14s  %s\n", console.Count(ours), console.Count(theirs), what)
+		}
+		fmt.Fprintf(s.Out, "%14s %14s\n", "Pawl", "provider")
+		row("charges, less undone", b.Charges, b.ChargesThere)
+		row(b.Currency+", less undone and refunded", b.Kept, b.KeptThere)
+		fmt.Fprintf(s.Out, "%29s  requests sent again, and done once\n%29s  lost answers, found by asking\n", console.Count(b.Repeated), console.Count(b.Found))
+	}
 	if s.temporary == "" {
 		fmt.Fprintf(s.Out, "The data is kept: pawl verify --data-dir %s\n", s.Dir)
 	}
@@ -420,7 +425,6 @@ type tally struct {
 
 type counts struct {
 	sent, completed, failed int           // orders
-	requests                int           // including repeated ones
 	slowest                 time.Duration // order since the last row
 }
 
@@ -451,7 +455,7 @@ type table struct {
 
 func (t *table) begin() {
 	t.began = time.Now()
-	fmt.Fprint(t.out, "   time    orders  completed  failed  requests   slowest\n")
+	fmt.Fprint(t.out, "   time    orders  completed  failed   slowest\n")
 }
 
 func (t *table) row(what string) { t.print(t.tally.look(true), what+"\n") }
@@ -467,6 +471,10 @@ func (t *table) print(c counts, what string) {
 	if t.live {
 		begin = "\r\x1b[K" // over the last line
 	}
-	fmt.Fprintf(t.out, "%s%6.1fs  %8d  %9d  %6d  %8d  %7dms  %s",
-		begin, time.Since(t.began).Seconds(), c.sent, c.completed, c.failed, c.requests, c.slowest.Milliseconds(), what)
+	slowest := "–" // none has ended since the last row
+	if c.slowest > 0 {
+		slowest = console.Count(c.slowest.Milliseconds()) + "ms"
+	}
+	fmt.Fprintf(t.out, "%s%6.1fs  %8s  %9s  %6s  %8s  %s",
+		begin, time.Since(t.began).Seconds(), console.Count(c.sent), console.Count(c.completed), console.Count(c.failed), slowest, what)
 }

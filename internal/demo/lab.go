@@ -2,6 +2,7 @@ package demo
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,6 +16,7 @@ import (
 	"pawl/db"
 	"pawl/internal/books"
 	"pawl/internal/console"
+	"pawl/internal/pgembed"
 	"pawl/internal/simulator"
 )
 
@@ -321,17 +323,24 @@ func (s *stage) lastProof() console.LabProof {
 	return s.proof
 }
 
-func (s *stage) prove(ctx context.Context) console.LabProof {
-	var out bytes.Buffer
-	complaint, _, err := s.verify(ctx, &out, "--output", "json")
-	if err != nil {
+// prove runs pawl verify on both books until ctx ends.
+func (s *stage) prove(ctx context.Context) (proof console.LabProof) {
+	var out, said bytes.Buffer
+	p := &process{cmd: s.command("verify", "--database-url", s.databaseURL(), "--provider", s.provider.url, "--output", "json")}
+	p.cmd.Stdout, p.cmd.Stderr = &out, &said
+	var err error
+	if p.exited, err = pgembed.Launch(p.cmd); err != nil {
 		return console.LabProof{At: time.Now(), Wrong: err.Error()}
 	}
+	defer context.AfterFunc(ctx, func() { p.signal(syscall.SIGKILL) })()
+	<-p.exited
+	proof.At = time.Now()
 	var report books.Report
 	if err := json.Unmarshal(out.Bytes(), &report); err != nil {
-		return console.LabProof{At: time.Now(), Wrong: complaint}
+		proof.Wrong = cmp.Or(strings.TrimSpace(said.String()), "pawl verify has ended: "+p.cmd.ProcessState.String())
+		return proof
 	}
-	proof := console.LabProof{At: time.Now(), Checks: len(report.Checks)}
+	proof.Checks = len(report.Checks)
 	for _, check := range report.Checks {
 		if check.Violations > 0 && !check.Warning {
 			proof.Broken = append(proof.Broken, fmt.Sprintf("%d times not true: %s", check.Violations, check.Proves))

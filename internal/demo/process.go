@@ -2,11 +2,9 @@ package demo
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -96,22 +94,6 @@ func (s *stage) launch(ctx context.Context, command string, args ...string) (*pr
 			return nil, fmt.Errorf("pawl %s has ended: %s\n%s", command, p.cmd.ProcessState, text[max(0, len(text)-2000):])
 		}
 	}
-}
-
-// verify runs pawl verify on both books until ctx ends. It returns what it complained about, and whether the books are
-// right.
-func (s *stage) verify(ctx context.Context, out io.Writer, args ...string) (complaint string, holds bool, err error) {
-	var said bytes.Buffer
-	args = append([]string{"verify", "--database-url", s.databaseURL(), "--provider", s.provider.url}, args...)
-	p := &process{cmd: s.command(args...)}
-	p.cmd.Stdout, p.cmd.Stderr = out, &said
-	if p.exited, err = pgembed.Launch(p.cmd); err != nil {
-		return "", false, fmt.Errorf("start pawl verify: %w", err)
-	}
-	defer context.AfterFunc(ctx, func() { p.signal(syscall.SIGKILL) })()
-	<-p.exited
-	state := p.cmd.ProcessState
-	return cmp.Or(strings.TrimSpace(said.String()), "pawl verify has ended: "+state.String()), state.Success(), nil
 }
 
 func (p *process) ended() bool {
@@ -269,6 +251,5 @@ type balancer struct {
 
 // RoundTrip sends a request to a replica, whatever its address is.
 func (b *balancer) RoundTrip(r *http.Request) (*http.Response, error) {
-	b.tally.add(func(c *counts) { c.requests++ })
 	return b.transport.RoundTrip(aimed(r.Context(), r, b.states()[rand.IntN(len(b.replicas))].URL))
 }

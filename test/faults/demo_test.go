@@ -31,7 +31,7 @@ func TestDemo(t *testing.T) {
 		says    []string
 	}{
 		"to its end": {"7", "", 0, 0, []string{"the provider is slow", "replica 1 is killed", "replica 1 serves again", "the provider is silent",
-			"every order has ended", "ok     provider_", "None was lost or charged twice.", "The books balance, on both sides."}},
+			"every order has ended", " checks hold.", "None was lost or charged twice.", "The books balance, on both sides."}},
 		"killed": {"600", "send orders", syscall.SIGKILL, -1, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
