@@ -71,18 +71,24 @@ func (v *visit) errorGroups() error {
 	return v.show("errors", page{Title: "Errors", Data: p})
 }
 
-// lookAtStock finds which orders of a group would find too little again. Only the others can be retried.
+// lookAtStock finds which of the newest orders of a group would find too little again. Only the others can be retried.
 func (v *visit) lookAtStock(of *errorGroup) error {
 	p := &bulkPage{Verb: verbByName(verbs, "retry")}
-	body := client.BulkBody{RequestID: client.NewID(), Filter: client.BulkFilter{Status: []client.Status{client.StatusFailed}, FailureCode: outOfStock}}
+	body := client.BulkBody{RequestID: client.NewID(), Filter: client.BulkFilter{
+		Status: []client.Status{client.StatusFailed}, FailureCode: outOfStock, Limit: mostLookedAt}}
 	err := v.applyTo(p, body, true)
-	if of.Short = p.WhyNot(); len(p.Would) == 0 {
+	of.Short = p.WhyNot()
+	switch all := of.Orders <= mostLookedAt && !of.More; {
+	case all && len(p.Would) == 0:
 		of.Actions = nil
-	} else if of.Short != nil {
+	case all && of.Short != nil:
 		of.Actions[0].Label = fmt.Sprintf("Try %d of them again from the start, with a new charge", len(p.Would))
 	}
 	return err
 }
+
+// mostLookedAt bounds what a page costs.
+const mostLookedAt = 100
 
 // groupedErrors returns an empty overview to a person who may not read it.
 func (v *visit) groupedErrors() (groups []errorGroup, overview *client.Overview, more bool, err error) {
@@ -156,7 +162,7 @@ func groupOf(found *client.Overview, g *client.ErrorGroup) errorGroup {
 		_, detail, _ := strings.Cut(g.Code, ": ")
 		return errorGroup{key: "reason " + g.Code, Title: strings.TrimSuffix(why.Title+": "+visible(codeInWords(detail)), ": "), Section: why.Section}
 	}
-	return errorGroup{key: "code " + g.Code, Title: "Failed: " + cmp.Or(strings.ReplaceAll(visible(codeInWords(g.Code)), "_", " "), "without a code"), Section: "pawlordersfail"}
+	return errorGroup{key: "code " + g.Code, Title: "Failed: " + cmp.Or(visible(codeInWords(g.Code)), "without a code"), Section: "pawlordersfail"}
 }
 
 func (of *errorGroup) add(g client.ErrorGroup) {

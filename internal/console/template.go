@@ -145,6 +145,9 @@ func inWords(reason string) string {
 			return words + " until " + at.UTC().Format("2 Jan 15:04 UTC")
 		}
 	}
+	if !strings.Contains(reason, " ") {
+		return strings.ReplaceAll(reason, "_", " ")
+	}
 	return reason
 }
 
