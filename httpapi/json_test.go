@@ -372,9 +372,8 @@ func agrees(t *testing.T, data []byte, in *engine.Input) {
 	decoder := json.NewDecoder(bytes.NewReader(data))
 	decoder.UseNumber()
 	assert.NoError(t, decoder.Decode(&other), "encoding/json refuses", data)
-	if other.OrderID != in.OrderID || other.Item != in.Item || other.Currency != in.Currency {
-		t.Fatalf("%q is read as %+v, and by encoding/json as %+v", data, *in, other)
-	}
+	assert.Require(t, other.OrderID == in.OrderID && other.Item == in.Item && other.Currency == in.Currency,
+		data, "is read as", *in, "and by encoding/json as", other)
 	n, _ := other.Quantity.Int64()
 	assert.Require(t, int32(n) == in.Quantity, data, "quantity", in.Quantity, "not", other.Quantity)
 	var metadata map[string]string

@@ -34,9 +34,8 @@ func TestPolicyOverHTTP(t *testing.T) {
 	none := b.get(t, "/api/policies")
 	assert.Equal(t, none.body, `{"policies":[]}`, "before the first")
 	dry := b.call(t, "POST /api/policies?dryRun=true", policyBody(t, first))
-	if dry.status != http.StatusOK || dry.body != `{"created":true,"steps":{"charge":"ledger","reserve":"ledger","confirm":"ledger"},"dryRun":true}` {
-		t.Errorf("%d %s", dry.status, dry.body)
-	}
+	assert.True(t, dry.status == http.StatusOK && dry.body == `{"created":true,"steps":{"charge":"ledger","reserve":"ledger","confirm":"ledger"},"dryRun":true}`,
+		dry.status, dry.body)
 	assert.Equal(t, b.count(t, `SELECT count(*) FROM policies`), 0, "a dry run has stored")
 	for i, created := range []string{"true", "false"} {
 		stored := b.call(t, "POST /api/policies", policyBody(t, first))

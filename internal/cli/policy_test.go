@@ -70,9 +70,7 @@ func TestPolicyCommands(t *testing.T) {
 		_, err := execute(t, append(strings.Fields("policy "+line), "--database-url", database.URL)...)
 		assert.True(t, exitCode(err) == exitFailure && strings.Contains(fmt.Sprint(err), "there is no policy 3"), "policy", line, err)
 	}
-	if _, err := execute(t, "policy", "activate", "1", "--actor=", "--database-url", database.URL); exitCode(err) != exitUsage {
-		t.Errorf("by nobody: %v", err)
-	}
+	assert.Equal(t, exitCode(assert.Err(execute(t, "policy", "activate", "1", "--actor=", "--database-url", database.URL))), exitUsage, "by nobody")
 	_, err := execute(t, "policy", "list", "--database-url", dbtest.Empty(t))
 	assert.Contains(t, fmt.Sprint(err), "pawl migrate up", "without a table", err)
 }
@@ -105,9 +103,8 @@ func TestServePolicy(t *testing.T) {
 	t.Run("warns of a secret that can't be read", func(t *testing.T) {
 		t.Parallel()
 		said := served(t, db.New(dbtest.New(t).Pool), "charge: {executor: stripe, secret: 'env:PAWL_SECRET_TEST_NO_SUCH_SECRET'}\n")
-		if !strings.Contains(said, "level=WARN") || !strings.Contains(said, "step=charge") || !strings.Contains(said, "PAWL_SECRET_TEST_NO_SUCH_SECRET") {
-			t.Error(said)
-		}
+		assert.True(t, strings.Contains(said, "level=WARN") && strings.Contains(said, "step=charge") && strings.Contains(said, "PAWL_SECRET_TEST_NO_SUCH_SECRET"),
+			said)
 	})
 	t.Run("warns where stock is tracked that does not count", func(t *testing.T) {
 		t.Parallel()
@@ -146,10 +143,9 @@ func TestPolicyCheck(t *testing.T) {
 		path := policyFile(t, "charge:\n  executor: http\n  url: payments\n  undoUrl: http://a/undo\nlimit: 5\n")
 		out, err := execute(t, "policy", "check", path)
 		lines := strings.Split(strings.TrimSpace(out), "\n")
-		if exitCode(err) != exitFailure || len(lines) != 2 || !strings.HasPrefix(lines[0], path+":3:8: charge.url: must be") ||
-			!strings.HasPrefix(lines[1], path+":5:1: unknown key limit") {
-			t.Errorf("error %v, printed\n%s", err, out)
-		}
+		assert.True(t, exitCode(err) == exitFailure && len(lines) == 2 &&
+			strings.HasPrefix(lines[0], path+":3:8: charge.url: must be") &&
+			strings.HasPrefix(lines[1], path+":5:1: unknown key limit"), "error", err, "printed", out)
 	})
 	t.Run("says what a good one comes to, and what lacks here", func(t *testing.T) {
 		t.Parallel()

@@ -55,9 +55,8 @@ func TestOnlySomeCommandsMakeADatabase(t *testing.T) {
 			t.Parallel()
 			dir := dataFolder(t)
 			stdout, _, err := executeBoth(t, append(strings.Fields(line), "--data-dir", dir)...)
-			if exitCode(err) != exitUnavailable || stdout != "" || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "pawl migrate up") {
-				t.Errorf("exit code %d, printed %q: %v", exitCode(err), stdout, err)
-			}
+			assert.True(t, exitCode(err) == exitUnavailable && stdout == "" && strings.Contains(err.Error(), dir) && strings.Contains(err.Error(), "pawl migrate up"),
+				"exit code", exitCode(err), "printed", stdout, err)
 			_, err = os.Stat(dir)
 			assert.True(t, os.IsNotExist(err), "made", dir, err)
 		})
@@ -136,9 +135,8 @@ func TestSuggestions(t *testing.T) {
 		"overview --data-dir x": "this command asks a running service: --url",
 	} {
 		_, err := execute(t, strings.Fields(line)...)
-		if exitCode(err) != exitUsage || want != "" && !strings.HasSuffix(err.Error(), want) || want == "" && strings.Contains(err.Error(), "mean") {
-			t.Errorf("pawl %s: %v", line, err)
-		}
+		assert.True(t, exitCode(err) == exitUsage && (want == "" || strings.HasSuffix(err.Error(), want)) && (want != "" || !strings.Contains(err.Error(), "mean")),
+			"pawl", line, err)
 	}
 }
 
@@ -278,12 +276,8 @@ func TestCertificatesAreReplaced(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	cfg := config{TLSCert: filepath.Join(dir, "tls.crt"), TLSKey: filepath.Join(dir, "tls.key"), MaxConnections: 16}
-	if _, err := listening(t.Context(), &cfg, slog.New(slog.DiscardHandler)); exitCode(err) != exitConfig {
-		t.Errorf("without the files: %v", err)
-	}
-	if _, err := listening(t.Context(), &config{TLSCert: cfg.TLSCert}, slog.New(slog.DiscardHandler)); exitCode(err) != exitConfig {
-		t.Errorf("without a key: %v", err)
-	}
+	assert.Equal(t, exitCode(assert.Err(listening(t.Context(), &cfg, slog.New(slog.DiscardHandler)))), exitConfig, "without the files")
+	assert.Equal(t, exitCode(assert.Err(listening(t.Context(), &config{TLSCert: cfg.TLSCert}, slog.New(slog.DiscardHandler)))), exitConfig, "without a key")
 	first, second := newKeyPair(t, 1), newKeyPair(t, 2)
 	first.write(t, &cfg, 0)
 	var log bytes.Buffer
@@ -321,9 +315,8 @@ func serialOf(t *testing.T, address string) int64 {
 	response, err := (&http.Client{Transport: transport}).Get("https://" + address + "/livez")
 	assert.NoError(t, err)
 	response.Body.Close()
-	if response.ProtoMajor != 1 || response.TLS.Version < tls.VersionTLS12 {
-		t.Errorf("%s by TLS %x", response.Proto, response.TLS.Version)
-	}
+	assert.True(t, response.ProtoMajor == 1 && response.TLS.Version >= tls.VersionTLS12,
+		response.Proto, "by TLS", response.TLS.Version)
 	return response.TLS.PeerCertificates[0].SerialNumber.Int64()
 }
 

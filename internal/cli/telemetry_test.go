@@ -181,9 +181,7 @@ func TestMetricsThatTheDocsName(t *testing.T) {
 		if labels[name] == nil {
 			name = found[1]
 		}
-		if labels[name] == nil {
-			t.Errorf("there is no metric %s", found[1])
-		}
+		assert.True(t, labels[name] != nil, "there is no metric", found[1])
 		for _, label := range labelNamed.FindAllStringSubmatch(found[2], -1) {
 			assert.True(t, slices.Contains(append(labels[name], "job", "instance", "le"), label[1]), name, "has no label", label[1])
 		}
@@ -247,9 +245,8 @@ func TestScrapesAreShared(t *testing.T) {
 		}
 		for n := range 50 {
 			plain := ask("Accept", fmt.Sprintf("text/plain;version=0.0.4;q=0.%d", n+1))
-			if !strings.Contains(plain.Body.String(), "\nlooks 1\n") || !strings.HasPrefix(plain.Header().Get("Content-Type"), "text/plain") {
-				t.Fatalf("%v %s", plain.Header(), plain.Body)
-			}
+			assert.Require(t, strings.Contains(plain.Body.String(), "\nlooks 1\n") && strings.HasPrefix(plain.Header().Get("Content-Type"), "text/plain"),
+				plain.Header(), plain.Body)
 			zipped := ask("Accept-Encoding", fmt.Sprintf("gzip, x-%d", n))
 			assert.Require(t, zipped.Header().Get("Content-Encoding") == "gzip", zipped.Header())
 		}
@@ -296,9 +293,7 @@ func TestPrometheusScrapesAsDocumented(t *testing.T) {
 		if _, scraped := queryPrometheus(t, address, "pawl_orders_admitted_total"); found && up == "1" && scraped {
 			return
 		}
-		if time.Now().After(end) {
-			t.Fatalf("up is %q\n%s", up, log())
-		}
+		assert.Require(t, !time.Now().After(end), "up is", up, log())
 	}
 }
 
@@ -387,9 +382,8 @@ func TestNoTracesCostNothing(t *testing.T) {
 	protocol := func(name string) string {
 		return map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://a", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}[name]
 	}
-	if startTracing(t.Context(), protocol, slog.New(slog.NewTextHandler(&log, nil))) != nil || !strings.Contains(log.String(), "level=WARN") {
-		t.Errorf("a protocol that is not spoken; log: %s", log.String())
-	}
+	assert.True(t, startTracing(t.Context(), protocol, slog.New(slog.NewTextHandler(&log, nil))) == nil && strings.Contains(log.String(), "level=WARN"),
+		"a protocol that is not spoken; log", log.String())
 }
 
 // traced records the spans of requests to a mux.
@@ -444,10 +438,8 @@ func TestSpansOfRequests(t *testing.T) {
 			}
 			assert.True(t, !strings.Contains(strings.ToLower(a.Value.String()), "secret"), a.Key, a.Value.String())
 		}
-		if span.Name != want.name || route != want.route || status != want.status || span.Status.Code != want.code ||
-			span.SpanKind != trace.SpanKindServer {
-			t.Errorf("%q, route %q, status %d, %v, want %+v", span.Name, route, status, span.Status.Code, want)
-		}
+		assert.True(t, span.Name == want.name && route == want.route && status == want.status && span.Status.Code == want.code &&
+			span.SpanKind == trace.SpanKindServer, span.Name, "route", route, "status", status, span.Status.Code, "want", want)
 	}
 	if p := spans[0].Parent; p.TraceID().String() != "0af7651916cd43dd8448eb211c80319c" || p.SpanID().String() != "b7ad6b7169203331" || !p.IsRemote() {
 		t.Errorf("the parent is %v", p)

@@ -3,7 +3,6 @@ package console
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -25,11 +24,6 @@ type LabAction struct {
 	Replica int      // from 1; not with LabProvider
 	Rules   []string // with LabProvider: its new faults, in the short form of docs/simulator.md
 }
-
-// LabRulesWrong is the error of Lab.Do if rules of the provider are wrong: which, and why.
-type LabRulesWrong string
-
-func (w LabRulesWrong) Error() string { return string(w) }
 
 // The verbs of the lab.
 const (
@@ -143,14 +137,10 @@ func (v *visit) showLabWith(refused error, typed string) error {
 		Name: "rules", Label: "Or your own rules, one per line", Type: "textarea", Value: cmp.Or(typed, strings.Join(state.Rules, "\n")),
 		Help: "Such as timeout-after@charge,fraction=0.5 or decline:stolen_card@charge,item=teapot.",
 	}}
-	wrong, ok := errors.AsType[LabRulesWrong](refused)
-	switch {
-	case ok:
-		p.Own.Wrong = string(wrong)
-	case refused != nil:
-		p.Refused = refused.Error()
-	}
 	if refused != nil { // no reloads, which would remove the error and the typed rules
+		if p.Refused = refused.Error(); typed != "" {
+			p.Refused, p.Own.Wrong = "", p.Refused
+		}
 		return v.showAs(http.StatusConflict, "lab", page{Title: "Lab", Data: p})
 	}
 	title := "Lab"

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/cookiejar"
 	"net/url"
-	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -147,7 +146,7 @@ func TestLab(t *testing.T) {
 				defer mu.Unlock()
 				asked = append(asked, action)
 				if len(action.Rules) == 1 && action.Rules[0] == "nonsense" {
-					return console.LabRulesWrong("unknown <nonsense>")
+					return errors.New("unknown <nonsense>")
 				}
 				return nil
 			},
@@ -166,28 +165,23 @@ func TestLab(t *testing.T) {
 		status, body := ask(http.MethodPost, "/console/lab", form.Encode())
 		assert.True(t, status == http.StatusOK && strings.Contains(body, "<h1>Lab</h1>"), status, body)
 	}
-	if status, body := ask(http.MethodPost, "/console/lab", "do=provider&rules=nonsense"); status != http.StatusConflict ||
-		!strings.Contains(body, `id="wrong-rules">unknown &lt;nonsense&gt;`) || !strings.Contains(body, ">nonsense</textarea>") ||
-		strings.Contains(body, "data-live") {
-		t.Errorf("%d %s", status, body)
-	}
+	status, body := ask(http.MethodPost, "/console/lab", "do=provider&rules=nonsense")
+	assert.True(t, status == http.StatusConflict && strings.Contains(body, `id="wrong-rules">unknown &lt;nonsense&gt;`) &&
+		strings.Contains(body, ">nonsense</textarea>") && !strings.Contains(body, "data-live"), status, body)
 	mu.Lock()
-	if want := []console.LabAction{
+	assert.Equal(t, asked, []console.LabAction{
 		{Verb: "kill", Replica: 1}, {Verb: "provider", Rules: []string{"hang", "slow:1s"}}, {Verb: "provider", Rules: []string{"nonsense"}},
-	}; !reflect.DeepEqual(asked, want) {
-		t.Errorf("asked for %+v", asked)
-	}
+	})
 	state.Proof = console.LabProof{At: time.Now(), Checks: 21, Broken: []string{"Nothing happened twice."}}
 	mu.Unlock()
-	if _, page = ask(http.MethodGet, "/console/lab", ""); !strings.Contains(page, "The books are wrong") {
-		t.Error(page)
-	}
+	_, page = ask(http.MethodGet, "/console/lab", "")
+	assert.Contains(t, page, "The books are wrong")
 	mu.Lock()
 	state.Verdict = "No order was lost."
 	mu.Unlock()
 	_, page = ask(http.MethodGet, "/console/lab", "")
 	assert.Contains(t, page, "<title>0 charged twice · Pawl</title>")
-	status, body := ask(http.MethodGet, "/console", "")
+	status, body = ask(http.MethodGet, "/console", "")
 	assert.True(t, status == http.StatusBadGateway && strings.Contains(body, "no replica serves") && strings.Contains(body, `href="/console/lab"`), status, body)
 }
 

@@ -192,17 +192,12 @@ func (s *stage) act(_ context.Context, action console.LabAction) error {
 }
 
 // checkRules names each rule that is wrong.
-func checkRules(rules []string) error {
-	var wrong []string
+func checkRules(rules []string) (wrong error) {
 	for _, text := range rules {
-		if _, err := simulator.ParseRule(text); err != nil {
-			wrong = append(wrong, err.Error())
-		}
+		_, err := simulator.ParseRule(text)
+		wrong = errors.Join(wrong, err)
 	}
-	if wrong == nil {
-		return nil
-	}
-	return console.LabRulesWrong(strings.Join(wrong, "; "))
+	return wrong
 }
 
 // possible are the states of a replica in which a verb is possible.

@@ -48,10 +48,8 @@ func (s step) try(t *testing.T, url string) {
 	t.Helper()
 	var out bytes.Buffer
 	err := execute(t.Context(), &out, url, s.line)
-	if (err == nil) != (s.says == "") || err != nil && !strings.Contains(err.Error(), s.says) ||
-		!regexp.MustCompile(s.prints).MatchString(out.String()) {
-		t.Errorf("pawl %s: %v, printed\n%s", s.line, err, &out)
-	}
+	assert.True(t, (err == nil) == (s.says == "") && (err == nil || strings.Contains(err.Error(), s.says)) &&
+		regexp.MustCompile(s.prints).MatchString(out.String()), "pawl", s.line, err, "printed", &out)
 }
 
 // TestRefundOfLines refunds lines of an order.
@@ -241,9 +239,7 @@ func serviceAndBooks(t *testing.T) (url string, owner *db.Queries) {
 	pool, err := pg.Open(t.Context(), d.URL, pg.Options{MaxConns: 4, Patience: 5 * time.Second})
 	assert.NoError(t, err)
 	t.Cleanup(pool.Close)
-	if _, err := store.Use(t.Context(), db.New(pool), []byte("approval: [{amountOver: 500, currency: USD, timeout: 24h}]\n"), "test"); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, assert.Err(store.Use(t.Context(), db.New(pool), []byte("approval: [{amountOver: 500, currency: USD, timeout: 24h}]\n"), "test")))
 	orders := engine.New(pool, engine.Config{})
 	orders.Start()
 	t.Cleanup(func() {
