@@ -58,6 +58,7 @@ func TestExamples(t *testing.T) {
 		e, docs := examples()[op.OperationID], html.UnescapeString(withoutEngine().get(t, "/docs/"+op.Tags[0]).body)
 		command := strings.ReplaceAll(e.Command(), docsOrigin, "http://localhost")
 		assert.True(t, e.Status != 0 && strings.Contains(docs, command) && strings.Contains(docs, indented(e.Answer)), op.OperationID, "has no example in /docs")
+		assert.Equal(t, slices.Contains(problemsOf(op), "refund_too_large"), op.OperationID == "refundOrder", op.OperationID, "lists a problem of refunds")
 	}
 }
 
