@@ -500,13 +500,17 @@ const (
 
 // Defines values for VerificationStepStep.
 const (
-	VerificationStepStepCapture VerificationStepStep = "capture"
-	VerificationStepStepCharge  VerificationStepStep = "charge"
-	VerificationStepStepConfirm VerificationStepStep = "confirm"
-	VerificationStepStepRefund  VerificationStepStep = "refund"
-	VerificationStepStepReserve VerificationStepStep = "reserve"
-	VerificationStepStepUndo    VerificationStepStep = "undo"
-	VerificationStepStepVoid    VerificationStepStep = "void"
+	VerificationStepStepAuthorization  VerificationStepStep = "authorization"
+	VerificationStepStepCapture        VerificationStepStep = "capture"
+	VerificationStepStepCharge         VerificationStepStep = "charge"
+	VerificationStepStepConfirm        VerificationStepStep = "confirm"
+	VerificationStepStepProviderAgain  VerificationStepStep = "provider_again"
+	VerificationStepStepProviderKnown  VerificationStepStep = "provider_known"
+	VerificationStepStepProviderOthers VerificationStepStep = "provider_others"
+	VerificationStepStepRefund         VerificationStepStep = "refund"
+	VerificationStepStepReserve        VerificationStepStep = "reserve"
+	VerificationStepStepUndo           VerificationStepStep = "undo"
+	VerificationStepStepVoid           VerificationStepStep = "void"
 )
 
 // Defines values for WebhookEndpointState.
@@ -2792,7 +2796,7 @@ type VerificationCheck struct {
 	// Checked Number of rows checked.
 	Checked int64 `json:"checked"`
 
-	// Money The amounts by currency of violations of provider_again, provider_others and provider_uncounted, which no figure has.
+	// Money By currency, how much more the providers have because of these violations. All checks together explain the difference between the two sides of what is kept or still authorized.
 	Money map[string]string `json:"money,omitempty,omitzero"`
 	Name  string            `json:"name"`
 
@@ -2912,6 +2916,9 @@ type VerificationOffender struct {
 	// Changed The order has changed since the report: this may be settled. The next verification tells.
 	Changed bool `json:"changed,omitempty,omitzero"`
 
+	// Difference By currency, how much more of what is kept or still authorized the provider has.
+	Difference map[string]string `json:"difference,omitempty,omitzero"`
+
 	// Fault What is wrong, in words.
 	Fault string `json:"fault"`
 	ID    string `json:"id"`
@@ -2980,14 +2987,14 @@ type VerificationStep struct {
 	// Provider With which provider it was compared. Absent: it was not.
 	Provider string `json:"provider,omitempty,omitzero"`
 
-	// Step undo: charges that were undone, which are among those of charge, too.
+	// Step undo: the charges that were undone, which are among those of charge, too. void: its money has all that was voided or has ended. authorization: what is still authorized. provider_…: what only the provider has, as that check says. Money of charge - undo - void - refund + provider_… is what is kept or still authorized.
 	Step VerificationStepStep `json:"step"`
 
 	// Wrong Number of keys with a violation.
 	Wrong int64 `json:"wrong"`
 }
 
-// VerificationStepStep undo: charges that were undone, which are among those of charge, too.
+// VerificationStepStep undo: the charges that were undone, which are among those of charge, too. void: its money has all that was voided or has ended. authorization: what is still authorized. provider_…: what only the provider has, as that check says. Money of charge - undo - void - refund + provider_… is what is kept or still authorized.
 type VerificationStepStep string
 
 // VoidBody defines model for VoidBody.

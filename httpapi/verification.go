@@ -265,7 +265,7 @@ type verificationCheck struct {
 	Violations int64                  `json:"violations" minimum:"0"`
 	Offenders  []verificationOffender `json:"offenders" nullable:"false" doc:"The first 20 violations."`
 	Warning    bool                   `json:"warning" doc:"Violations do not make the books wrong."`
-	Money      books.Sums             `json:"money,omitempty" doc:"The amounts by currency of violations of provider_again, provider_others and provider_uncounted, which no figure has."`
+	Money      books.Sums             `json:"money,omitempty" doc:"By currency, how much more the providers have because of these violations. All checks together explain the difference between the two sides of what is kept or still authorized."`
 }
 
 // verificationOffender is one violation.
@@ -273,7 +273,10 @@ type verificationOffender struct {
 	ID       string `json:"id"`
 	Fault    string `json:"fault" doc:"What is wrong, in words."`
 	Provider string `json:"provider,omitempty" doc:"The provider that differs, if it is known."`
-	Changed  bool   `json:"changed,omitempty" doc:"The order has changed since the report: this may be settled. The next verification tells."`
+
+	Difference books.Sums `json:"difference,omitempty" doc:"By currency, how much more of what is kept or still authorized the provider has."`
+
+	Changed bool `json:"changed,omitempty" doc:"The order has changed since the report: this may be settled. The next verification tells."`
 }
 
 // VerificationMoney is the total of one currency.
@@ -311,7 +314,7 @@ type verificationMoved struct {
 
 // verificationStep is the comparison of one step with its provider.
 type verificationStep struct {
-	Step     string `json:"step" enum:"charge,undo,reserve,confirm,refund,capture,void" doc:"undo: charges that were undone, which are among those of charge, too."`
+	Step     string `json:"step" enum:"charge,undo,reserve,confirm,refund,capture,void,authorization,provider_again,provider_others,provider_known" doc:"undo: the charges that were undone, which are among those of charge, too. void: its money has all that was voided or has ended. authorization: what is still authorized. provider_…: what only the provider has, as that check says. Money of charge - undo - void - refund + provider_… is what is kept or still authorized."`
 	Provider string `json:"provider,omitempty" doc:"With which provider it was compared. Absent: it was not."`
 	Compared int64  `json:"compared" minimum:"0" doc:"Number of idempotency keys compared."`
 	Wrong    int64  `json:"wrong" minimum:"0" doc:"Number of keys with a violation."`

@@ -8,7 +8,8 @@ SELECT now()::timestamptz AS at;
 -- Lists the keys that were sent to providers, and what the books say about each. settled: the order had ended before
 -- the provider's books were read, and no late undo has changed it since. If the order switched to a policy whose
 -- ledger did the step, the key counts as absent: the provider did not do it. counted: a charge is in the figures of money.
--- voided: what was given up of an authorization; empty: it has none, or what was asked of it may not be there yet.
+-- voided: what was given up of an authorization that is not captured as a whole; empty: it is no such; asked: what was
+-- asked of it may not be there yet.
 SELECT k.order_no, k.step, k.generation, ''::text AS operation_id, k.policy, k.route, o.order_id, o.status, o.amount, o.currency,
   (o.in_doubt_since IS NOT NULL)::boolean AS in_doubt, coalesce(o.hold, '') AS hold,
   coalesce(o.finished_at <= @before::timestamptz AND o.ended_as IS NOT NULL AND NOT EXISTS (
@@ -19,10 +20,10 @@ SELECT k.order_no, k.step, k.generation, ''::text AS operation_id, k.policy, k.r
     WHEN 'reserve' THEN CASE WHEN r.order_no IS NULL THEN 'absent' WHEN r.released_at IS NULL THEN 'stands' ELSE 'undone' END
     ELSE CASE WHEN f.order_no IS NULL THEN 'absent' ELSE 'stands' END END::text AS effect,
   coalesce(c.reference, r.reference, f.reference, '')::text AS reference, coalesce(NOT c.in_doubt, c.order_no IS NOT NULL)::boolean AS counted,
-  coalesce(CASE WHEN c.capture = 'later' AND c.refunded_at IS NULL THEN (
+  CASE WHEN c.capture IS NOT NULL AND c.captured_at IS NULL AND c.refunded_at IS NULL THEN coalesce((
     SELECT CASE WHEN bool_and(coalesce(w.finished_at <= @before, false)) IS NOT FALSE THEN
       coalesce(sum(CASE WHEN w.kind = 'void' THEN w.amount ELSE w.voided END::numeric) FILTER (WHERE w.state = 'done'), 0) END
-    FROM pawl.charge_operations AS w WHERE w.order_no = c.order_no AND w.generation = c.generation) END::text, '')::text AS voided
+    FROM pawl.charge_operations AS w WHERE w.order_no = c.order_no AND w.generation = c.generation)::text, 'asked') ELSE '' END::text AS voided
 FROM (
   SELECT a.order_no, a.step, a.generation, coalesce(max(a.policy), 0)::integer AS policy, coalesce(max(a.route), '')::text AS route FROM pawl.step_calls AS a
   WHERE a.order_no BETWEEN @first AND @last AND a.operation = 'do' GROUP BY a.order_no, a.step, a.generation

@@ -185,6 +185,7 @@ type comparison struct {
 	strangers strangers
 	ledger    *ledger
 	at        string // which of Compared is judged
+	more      Sums   // what the provider has more, and no violation explains
 }
 
 func (c *comparison) span(ctx context.Context, q *db.Queries, r span, before time.Time) error {
@@ -217,7 +218,7 @@ func (c *comparison) span(ctx context.Context, q *db.Queries, r span, before tim
 var atProvider = map[string]string{live: "done at the provider", pending: "under way at the provider"}
 
 func (c *comparison) order(keys []db.ProviderKeysRow) {
-	charges, charged, waiting := 0, "", ""
+	charges, charged, waiting, open := 0, "", "", Sums{}
 	for i := range keys {
 		key := &keys[i]
 		e, found, at := c.take(key)
@@ -232,7 +233,7 @@ func (c *comparison) order(keys []db.ProviderKeysRow) {
 		if step.Compared++; e.state == live {
 			step.Done++
 		}
-		c.sum(step, key, e)
+		c.more = c.sum(step, key, e)
 		if e.state == live && key.Step == string(fsm.Charge) {
 			charges, charged = charges+1, at
 		}
@@ -241,16 +242,18 @@ func (c *comparison) order(keys []db.ProviderKeysRow) {
 			wrong = c.settled(key, e) || wrong
 		} else {
 			waiting += fmt.Sprintf("; %s of %s %s: %s", key.Step, key.Amount, key.Currency, cmp.Or(atProvider[e.state], e.state, "asked for, not at the provider yet"))
+			open = open.all(c.more)
 		}
 		if wrong {
 			step.Wrong++
 		}
 	}
 	first := &keys[0]
-	c.at = cmp.Or(charged, c.at)
+	c.at, c.more = cmp.Or(charged, c.at), nil
 	c.judge(single, first.OrderID, charges > 1, fmt.Sprintf("%d live charges of %s %s", charges, keys[0].Amount, keys[0].Currency))
 	c.notOurs(first.OrderID, again, map[bool]string{true: " again"}[charges > 0])
 	if waiting != "" {
+		c.more = open
 		c.judge(unsettled, first.OrderID, true, whereabouts(first)+waiting)
 	}
 }
@@ -258,17 +261,32 @@ func (c *comparison) order(keys []db.ProviderKeysRow) {
 // notOurs judges what the provider has in the name of an order under keys that are not Pawl's. again: so did Pawl.
 func (c *comparison) notOurs(orderID, check, again string) {
 	for _, a := range c.strangers[orderID] {
-		charge := a.Step == string(fsm.Charge)
-		did := map[bool]string{true: "charged" + again, false: a.Step}[charge]
+		did := map[bool]string{true: "charged" + again, false: a.Step}[a.Step == string(fsm.Charge)]
 		fault := fmt.Sprintf("%s at the provider, by somebody else than Pawl: %s %s%s, key %q", did, a.Amount, a.Currency,
 			map[bool]string{true: ", " + inWords(pending)}[a.State == pending], a.Key)
 		c.at = a.at
+		c.onlyThere(check, &a.account)
 		c.judge(check, orderID, true, fault)
-		if amount, err := decimal.Parse(a.Amount); err == nil && (charge || check == others) { // others may write what they like
-			c.ledger.named(check).sum(amount, a.Currency)
-		}
 	}
 	delete(c.strangers, orderID)
+}
+
+// onlyThere adds what the provider has, and these books have not, to a figure. Others than Pawl may call a charge what they
+// like.
+func (c *comparison) onlyThere(figure string, a *account) {
+	c.more = nil
+	if _, err := decimal.Parse(a.Amount); err != nil || a.State != live {
+		return
+	}
+	switch a.Step {
+	case "reserve", "confirm", "capture", "void":
+	case "refund":
+		c.more = Sums{a.Currency: "-" + a.Amount}
+	default:
+		c.more = Sums{a.Currency: a.Amount}
+	}
+	step := c.ledger.compared(figure, c.at)
+	step.Money = step.Money.all(c.more)
 }
 
 // namedByOthers judges what is left of the strangers: in the name of orders that Pawl did not send there, or has not.
@@ -285,22 +303,53 @@ func (c *comparison) namedByOthers(ctx context.Context, reader *orders.Reader) e
 	return nil
 }
 
-// sum adds a key to the money of both sides. A charge that was undone is in that of its step, and in that of undos.
-func (c *comparison) sum(step *ProviderStep, key *db.ProviderKeysRow, e entry) {
-	if step.Step == string(fsm.Reserve) || step.Step == string(fsm.Confirm) {
-		return
-	}
-	if key.Effect == undoneThere && key.Counted || e.state == undoneThere {
-		undo := c.ledger.compared("undo", step.Provider)
-		if step.Provider == "" {
-			undo.NotCompared++
-		} else if undo.Compared++; e.state == undoneThere {
-			undo.Done++
+// sum adds a key to the figures of both sides, and returns how much more the provider has of what is kept or authorized.
+func (c *comparison) sum(step *ProviderStep, key *db.ProviderKeysRow, e entry) Sums {
+	ours, theirs, more := key.Amount.String(), e.total(), Sums{}
+	here, there := key.Effect == stands && key.Counted, e.state == live
+	enter := func(figure string, here, there bool, ours, theirs string) {
+		if step.Provider == "" && figure != step.Step {
+			return
 		}
-		undo.take(key, e, undoneThere, undoneThere)
-		step.take(key, e, undoneThere, undoneThere)
+		if here {
+			c.ledger.compared(figure, step.Provider).Here.add(ours, key.Currency)
+		}
+		if there {
+			c.ledger.compared(figure, step.Provider).Money.add(theirs, e.currency)
+		}
 	}
-	step.take(key, e, stands, live)
+	switch step.Step {
+	case "charge":
+		hereUndone, thereUndone := key.Effect == undoneThere && key.Counted, e.state == undoneThere
+		enter("charge", here || hereUndone, there || thereUndone, ours, theirs)
+		enter(undos, hereUndone, thereUndone, ours, theirs)
+		if key.Voided == "" {
+			break
+		}
+		voided, voidedThere := key.Voided, e.voided.String()
+		if voided == asked {
+			voided, voidedThere = "0", "0"
+		}
+		enter("void", here, there, voided, voidedThere)
+		ours, theirs = plus(ours, negative(voided)), plus(theirs, negative(voidedThere))
+		enter(authorized, here, there, ours, theirs)
+	case "capture":
+		enter("capture", here, there, ours, theirs)
+		enter(authorized, here, there, negative(ours), negative(theirs))
+		return nil
+	case "refund":
+		enter("refund", here, there, ours, theirs)
+		ours, theirs = negative(ours), negative(theirs)
+	default:
+		return nil
+	}
+	if here {
+		more.add(negative(ours), key.Currency)
+	}
+	if there {
+		more.add(theirs, e.currency)
+	}
+	return more.all(nil)
 }
 
 // take removes the provider's entry of a key. at is empty if it is not compared; it is a known key nevertheless.
@@ -336,27 +385,29 @@ func (c *comparison) settled(key *db.ProviderKeysRow, e entry) (wrong bool) {
 	says := fmt.Sprintf("%s order, %s of %s %s: %s in Pawl's books, %s at the provider", key.Status, stepOf(key.Step, key.Generation),
 		key.Amount, key.Currency, map[string]string{stands: "done", "absent": "not done", "undone": "undone"}[key.Effect], inWords(e.state))
 	if key.Step == string(fsm.Charge) {
-		if c.judge(uncounted, key.OrderID, !key.Counted && e.state == undoneThere, says) {
-			c.ledger.named(uncounted).sum(e.amount, e.currency)
-		}
+		c.judge(uncounted, key.OrderID, !key.Counted && e.state == undoneThere, says)
 	}
 	if key.Effect == stands {
 		voided, err := decimal.Parse(key.Voided) // an error: it is not compared
-		ended := err == nil && e.state == live && e.voided.Cmp(voided) > 0
+		ended := err == nil && e.state == live && e.voided.Cmp(voided) != 0
 		if ended {
-			says = fmt.Sprintf("%s order, authorization of %s %s: %s of it has ended at the provider, %s in Pawl's books", key.Status, key.Amount, key.Currency, e.voided, voided)
+			says = fmt.Sprintf("%s order, authorization of %s %s: voided or ended %s at the provider, %s in Pawl's books", key.Status, key.Amount, key.Currency, e.voided, voided)
 		}
 		return c.judge(standing, key.OrderID, e.state != live || ended, says)
 	}
 	return c.judge(livings, key.OrderID, e.state == live || e.state == pending, says)
 }
 
+// judge enters a violation with the difference that is not explained yet.
 func (c *comparison) judge(check, id string, wrong bool, fault string) bool {
-	found := finding{Checked: 1}
+	found, more := finding{Checked: 1}, Sums(nil)
 	if wrong {
 		found.Violations, found.Offenders, found.Faults = 1, []string{id}, []string{fault}
+		if check != references {
+			more, c.more = c.more, nil
+		}
 	}
-	c.ledger.addAt(c.at, check, found)
+	c.ledger.addAt(c.at, check, found, more)
 	return wrong
 }
 
@@ -401,7 +452,7 @@ func (c *comparison) leftOver(ctx context.Context, reader *orders.Reader) error 
 	if err != nil {
 		why = fmt.Sprintf("its order could not be read: %s", err)
 	}
-	c.at = "" // not known
+	c.at, c.more = "", nil // not known
 	for key := range c.theirs {
 		c.neverSent(key, "this key was never sent from these books; "+why)
 	}
@@ -430,10 +481,14 @@ func (c *comparison) leftBy(ctx context.Context, reader *orders.Reader, url stri
 		c.at = c.named(url, a.Step)
 		status, forgotten := ended[a.OrderID]
 		if forgotten {
+			if c.more = nil; status != fsm.Completed {
+				c.onlyThere(a.Step, &a)
+			}
 			c.judge(livings, a.OrderID, status != fsm.Completed && (a.State == live || a.State == pending),
 				fmt.Sprintf("%s and forgotten, %s: %s at the provider", status, stepOf(a.Step, a.Generation), inWords(a.State)))
 			continue
 		}
+		c.onlyThere(known, &a)
 		c.neverSent(a.OrderID, fmt.Sprintf("%s of %s %s, %s at the provider: key %q was never sent from these books",
 			stepOf(a.Step, a.Generation), a.Amount, a.Currency, inWords(a.State), a.Key))
 	}
@@ -454,7 +509,7 @@ func inWords(state string) string {
 }
 
 func (c *comparison) neverSent(id, fault string) {
-	c.ledger.addAt(c.at, known, finding{Violations: 1, Offenders: []string{id}, Faults: []string{fault}})
+	c.ledger.addAt(c.at, known, finding{Violations: 1, Offenders: []string{id}, Faults: []string{fault}}, c.more)
 }
 
 // ourKeys matches the keys of this service. Other keys belong to other services, or to people who charge by hand.
@@ -470,11 +525,20 @@ type entry struct {
 	voided    decimal.Decimal
 }
 
+// total is the money of all effects.
+func (e *entry) total() string {
+	if total, err := e.amount.Mul(decimal.MustNew(int64(max(e.effects, 1)), 0)); err == nil {
+		return total.String()
+	}
+	return e.amount.String()
+}
+
 var accountStates = []string{live, undoneThere, "refused", "voided", pending}
 
 const (
 	live, pending, undoneThere = "live", "pending", "undone" // at the provider
 	stands                     = "stands"                    // in our books
+	asked                      = "asked"                     // see ProviderKeys
 )
 
 // foreign is the provider's books in memory, by key.

@@ -10,8 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/govalues/decimal"
-
 	"pawl/db"
 )
 
@@ -52,7 +50,7 @@ type Movement struct {
 
 // Kept is Captured - Undone - Refunded - Lost.
 func (m *Movement) Kept() string {
-	return plus(m.Captured, "-"+plus(m.Undone, plus(m.Refunded, m.Lost)))
+	return plus(m.Captured, negative(plus(m.Undone, plus(m.Refunded, m.Lost))))
 }
 
 // maxDays limits the days of a report.
@@ -60,7 +58,7 @@ const maxDays = 400
 
 // ProviderStep is the comparison of one step with the books of a provider.
 type ProviderStep struct {
-	Step     string `json:"step"`               // charge, undo (of a charge), reserve, confirm, refund, capture or void
+	Step     string `json:"step"`               // charge, reserve, confirm, refund, capture or void, or a figure that no step has; see figures
 	Provider string `json:"provider,omitempty"` // one of Compared; empty: it was not compared
 	Compared int64  `json:"compared"`           // keys
 	Wrong    int64  `json:"wrong"`              // keys with a violation
@@ -68,25 +66,34 @@ type ProviderStep struct {
 	// NotCompared counts the keys that are in other books than those that were read, or in none.
 	NotCompared int64 `json:"notCompared,omitempty"`
 	// Money and Here have the amounts by currency of the keys that are done, at the provider and in our books. A charge that
-	// was undone is among those of charge and of undo.
+	// was undone is among those of charge and of undo. Of an authorization, what was voided or has ended is in those of void.
 	Money Sums `json:"money,omitempty"`
 	Here  Sums `json:"here,omitempty"`
 }
 
-// take adds a key to the money of the sides on which it has an effect.
-func (s *ProviderStep) take(key *db.ProviderKeysRow, e entry, here, there string) {
-	if key.Effect == here && key.Counted {
-		s.Here.add(key.Amount.String(), key.Currency)
-	}
-	if e.state == there {
-		s.Money.add(e.amount.String(), e.currency)
-	}
-}
+// figures that no step has, beside those of the checks again, others and known: charges that were undone, and what is still
+// authorized.
+const (
+	undos      = "undo"
+	authorized = "authorization"
+)
 
 // Sums are exact decimals by currency.
 type Sums map[string]string
 
 func (s Sums) add(amount, currency string) { s[currency] = plus(cmp.Or(s[currency], "0"), amount) }
+
+// all adds other sums, and leaves out what is zero.
+func (s Sums) all(more Sums) Sums {
+	sum := Sums{}
+	for _, of := range []Sums{s, more} {
+		for currency, amount := range of {
+			sum.add(amount, currency)
+		}
+	}
+	maps.DeleteFunc(sum, func(_, amount string) bool { return strings.Trim(amount, "-0.") == "" })
+	return sum
+}
 
 // String is such as 3.50 EUR, 9.99 USD.
 func (s Sums) String() string {
@@ -106,14 +113,7 @@ type Check struct {
 	Violations int64      `json:"violations"`
 	Offenders  []Offender `json:"offenders"`       // the first violations, never nil; see offendersOfProvider
 	Warning    bool       `json:"warning"`         // violations do not make the books wrong
-	Money      Sums       `json:"money,omitempty"` // of the violations, of all providers
-}
-
-func (c *Check) sum(amount decimal.Decimal, currency string) {
-	if c.Money == nil {
-		c.Money = Sums{}
-	}
-	c.Money.add(amount.String(), currency)
+	Money      Sums       `json:"money,omitempty"` // the differences of the violations, of all providers
 }
 
 // OfProvider reports whether it compares the books with those of a provider.
@@ -140,6 +140,8 @@ type Offender struct {
 	Fault string `json:"fault"` // what is wrong
 	// Provider is the one of Compared that differs, if it is known.
 	Provider string `json:"provider,omitempty"`
+	// Difference is how much more the provider has.
+	Difference Sums `json:"difference,omitempty"`
 	// Changed says of a stored report that the order has changed since.
 	Changed bool `json:"changed,omitempty"`
 }
@@ -275,15 +277,18 @@ func newLedger(most int32) *ledger {
 	}
 }
 
-func (l *ledger) add(name string, found finding) { l.addAt("", name, found) }
+func (l *ledger) add(name string, found finding) { l.addAt("", name, found, nil) }
 
-// addAt adds what was found at a provider.
-func (l *ledger) addAt(provider, name string, found finding) {
+// addAt adds what was found at a provider, which has more.
+func (l *ledger) addAt(provider, name string, found finding, more Sums) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	check := l.named(name)
 	check.Checked += found.Checked
 	check.Violations += found.Violations
+	if len(more) > 0 {
+		check.Money = check.Money.all(more)
+	}
 	most := l.most
 	if name == others {
 		l.others[provider] += found.Violations
@@ -293,7 +298,7 @@ func (l *ledger) addAt(provider, name string, found finding) {
 	}
 	for i, id := range found.Offenders {
 		if len(check.Offenders) < most {
-			check.Offenders = append(check.Offenders, Offender{ID: id, Fault: found.Faults[i], Provider: provider})
+			check.Offenders = append(check.Offenders, Offender{ID: id, Fault: found.Faults[i], Provider: provider, Difference: more})
 		}
 	}
 }
@@ -424,6 +429,13 @@ func plus(a, b string) string {
 		return "NaN"
 	}
 	return x.Add(x, y).FloatString(max(fraction(a), fraction(b)))
+}
+
+func negative(decimal string) string {
+	if positive, is := strings.CutPrefix(decimal, "-"); is {
+		return positive
+	}
+	return "-" + decimal
 }
 
 // fraction counts the digits after the point.

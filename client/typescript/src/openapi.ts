@@ -3096,7 +3096,7 @@ export interface components {
              * @description Number of rows checked.
              */
             checked: number;
-            /** @description The amounts by currency of violations of provider_again, provider_others and provider_uncounted, which no figure has. */
+            /** @description By currency, how much more the providers have because of these violations. All checks together explain the difference between the two sides of what is kept or still authorized. */
             money?: {
                 [key: string]: string;
             };
@@ -3197,6 +3197,10 @@ export interface components {
         VerificationOffender: {
             /** @description The order has changed since the report: this may be settled. The next verification tells. */
             changed?: boolean;
+            /** @description By currency, how much more of what is kept or still authorized the provider has. */
+            difference?: {
+                [key: string]: string;
+            };
             /** @description What is wrong, in words. */
             fault: string;
             id: string;
@@ -3266,10 +3270,10 @@ export interface components {
             /** @description With which provider it was compared. Absent: it was not. */
             provider?: string;
             /**
-             * @description undo: charges that were undone, which are among those of charge, too.
+             * @description undo: the charges that were undone, which are among those of charge, too. void: its money has all that was voided or has ended. authorization: what is still authorized. provider_…: what only the provider has, as that check says. Money of charge - undo - void - refund + provider_… is what is kept or still authorized.
              * @enum {string}
              */
-            step: "charge" | "undo" | "reserve" | "confirm" | "refund" | "capture" | "void";
+            step: "charge" | "undo" | "reserve" | "confirm" | "refund" | "capture" | "void" | "authorization" | "provider_again" | "provider_others" | "provider_known";
             /**
              * Format: int64
              * @description Number of keys with a violation.
