@@ -20,12 +20,19 @@ import (
 // booksPage is the progress of the verification of the books, and a report.
 type booksPage struct {
 	*client.Verification
-	Wrong  []client.VerificationCheck // warnings last
+	Wrong  []finding // warnings last
 	Right  []client.VerificationCheck
 	Stored []client.StoredVerification
 	Older  bool // the report is not the newest
 	Differ bool // books and providers: in a newest comparison, or in the older report
 	Broken bool // one of our own checks failed
+}
+
+// finding is a check that found something, and in which report.
+type finding struct {
+	client.VerificationCheck
+	Number int64
+	At     time.Time
 }
 
 // storedShown is how many stored verifications a page has.
@@ -59,11 +66,18 @@ func (v *visit) showBooks() error {
 			p.Right = append(p.Right, check)
 			continue
 		}
-		p.Wrong = append(p.Wrong, check)
+		p.Wrong = append(p.Wrong, finding{check, p.Report.Number, p.Report.FinishedAt})
 		ours := findings[check.Name] == ""
 		p.Broken, p.Differ = p.Broken || !check.Warning && ours, p.Differ || !check.Warning && !ours
 	}
-	slices.SortStableFunc(p.Wrong, func(a, b client.VerificationCheck) int { return falseFirst(a.Warning, b.Warning) })
+	for _, c := range p.Comparisons {
+		for _, check := range c.Wrong {
+			if c.Number != p.Report.Number {
+				p.Wrong = append(p.Wrong, finding{check, c.Number, c.FinishedAt})
+			}
+		}
+	}
+	slices.SortStableFunc(p.Wrong, func(a, b finding) int { return falseFirst(a.Warning, b.Warning) })
 	v.live = "/console/live?books=" + url.QueryEscape(proofStep(state))
 	return v.show("books", page{Title: "Books", Data: p})
 }
@@ -96,15 +110,34 @@ func (p booksPage) Past() *client.VerificationReport {
 	return nil
 }
 
-// Missed says that the newest verification could not compare with providers; empty: it could, or did not try.
-func (p booksPage) Missed() string {
-	switch {
-	case p.Failure == "" || p.State != client.VerificationStateDone:
-		return ""
-	case slices.ContainsFunc(p.Comparisons, func(c client.Comparison) bool { return c.Number == p.Report.Number }):
-		return "could not compare all"
+// Missed is the oldest of the newest verifications, none of which could compare with all providers; nil: the newest could, or
+// did not try.
+func (p booksPage) Missed() (since *client.StoredVerification) {
+	for i := range p.Stored {
+		if p.Older || p.Stored[i].State != client.StoredVerificationStateDone || p.Stored[i].Failure == "" {
+			break
+		}
+		since = &p.Stored[i]
 	}
-	return "could not compare"
+	return since
+}
+
+// Unread is why they could not, without what the page says itself.
+func (p booksPage) Unread() string {
+	return strings.ReplaceAll(p.Failure, "the provider's books could not be read: ", "")
+}
+
+// Since is the oldest of the newest verifications that all have found what a check looks for.
+func (p booksPage) Since(check string) (since *client.StoredVerification) {
+	for i := range p.Stored {
+		switch s := &p.Stored[i]; {
+		case slices.Contains(s.Wrong, check):
+			since = s
+		case s.State == client.StoredVerificationStateDone && s.Failure == "" && (len(s.Providers) > 0 || findings[check] == ""):
+			return since
+		}
+	}
+	return since
 }
 
 // Others says what providers have that is for no order of Pawl's, in the newest comparisons, or in the older report.
@@ -257,49 +290,66 @@ func (p booksPage) Took(s client.StoredVerification) float64 {
 type place struct {
 	URL      string
 	Provider string // all that can be compared there, as the API takes it
-	Steps    string // what was, such as charge 12 (1 wrong)
+	Steps    string // what was, such as 46 charges checked, 1 differs
 	Money    []comparedMoney
+	compared []client.VerificationStep
 }
 
 // comparedMoney is a figure of one currency on both sides.
 type comparedMoney struct {
-	Figure, Currency        string
-	Here, There, Difference decimal.Decimal
+	Figure, Currency string
+	Here, There      decimal.Decimal
+	Total            bool // of the rows above
 }
 
-// bothSides are the figures of a provider. Reports of older releases have one side only, and no figure.
-func bothSides(provider string, compared []client.VerificationStep) (rows []comparedMoney) {
-	known := slices.ContainsFunc(compared, func(s client.VerificationStep) bool { return s.Here != nil })
-	for _, side := range sides {
-		for _, s := range compared {
-			if !known || s.Provider != provider || string(s.Step) != side[0] {
-				continue
-			}
-			both := map[string]string{}
-			maps.Copy(both, s.Money)
-			maps.Copy(both, s.Here)
-			for currency := range both {
-				here, there := parsed(s.Here[currency]), parsed(s.Money[currency])
-				difference, _ := there.Sub(here) // sums of fewer digits than would overflow
-				rows = append(rows, comparedMoney{side[1], currency, here.Pad(there.Scale()), there.Pad(here.Scale()), difference})
-			}
-		}
+// Difference is how much more the provider has.
+func (m comparedMoney) Difference() decimal.Decimal { return added(m.There, m.Here.Neg()) }
+
+// added adds sums of fewer digits than would overflow, and keeps the digits after the point.
+func added(a, b decimal.Decimal) decimal.Decimal {
+	sum, _ := a.Add(b)
+	return sum.Pad(max(a.Scale(), b.Scale()))
+}
+
+// sides are the figures of both sides, which add up to the totals.
+var sides = []struct {
+	step, figure string
+	less         bool
+}{
+	{"charge", "Charged or authorized", false}, {"undo", "Undone", true}, {"void", "Voided or ended", true}, {"refund", "Refunded", true},
+	{"provider_again", "Not by Pawl, for its orders", false}, {"provider_others", "Not by Pawl, for no order of Pawl's", false},
+	{"provider_known", "Under Pawl's keys, but never sent", false}, {"", "= Kept or still authorized", false},
+	{"authorization", "Still authorized", true}, {"", "= Kept, or lost in disputes", false},
+}
+
+// bothSides are the figures of a place, without those that are zero.
+func bothSides(compared []client.VerificationStep) (rows []comparedMoney) {
+	currencies := map[string]string{}
+	for _, s := range compared {
+		maps.Copy(currencies, s.Money)
+		maps.Copy(currencies, s.Here)
 	}
-	slices.SortStableFunc(rows, func(a, b comparedMoney) int { return strings.Compare(a.Currency, b.Currency) })
-	return rows
-}
-
-// sides are the steps that move money.
-var sides = [][2]string{{"charge", "Charged or authorized"}, {"undo", "− Undone"}, {"capture", "Captured later"}, {"refund", "− Refunded"}, {"void", "− Voided"}}
-
-// byOthers is what others than Pawl did at the providers.
-func byOthers(checks []client.VerificationCheck) (rows []comparedMoney) {
-	figures := map[string]string{"provider_again": "By others, for orders of Pawl's", "provider_others": "By others, for no order of Pawl's"}
-	for _, check := range checks {
-		for _, currency := range slices.Sorted(maps.Keys(check.Money)) {
-			if figure := figures[check.Name]; figure != "" {
-				there := parsed(check.Money[currency])
-				rows = append(rows, comparedMoney{figure, currency, there.Zero(), there, there})
+	for _, currency := range slices.Sorted(maps.Keys(currencies)) {
+		sum := comparedMoney{Currency: currency, Total: true}
+		for _, side := range sides {
+			row := comparedMoney{Figure: side.figure, Currency: currency}
+			for _, s := range compared {
+				if string(s.Step) == side.step {
+					row.Here, row.There = added(row.Here, parsed(s.Here[currency])), added(row.There, parsed(s.Money[currency]))
+				}
+			}
+			if side.less {
+				row.Here, row.There = row.Here.Neg(), row.There.Neg()
+			}
+			sum.Figure, sum.Here, sum.There = side.figure, added(sum.Here, row.Here), added(sum.There, row.There)
+			switch last := len(rows) - 1; {
+			case side.step == "" && last >= 0 && rows[last].Total && rows[last].Currency == currency: // nothing is authorized
+				rows[last] = sum
+			case side.step == "":
+				rows = append(rows, sum)
+			case !row.Here.IsZero() || !row.There.IsZero():
+				row.Here, row.There = added(row.Here, row.There.Zero()), added(row.There, row.Here.Zero())
+				rows = append(rows, row)
 			}
 		}
 	}
@@ -315,16 +365,26 @@ func placesOf(providers []string, compared []client.VerificationStep) (all []pla
 			i = len(all)
 			all = append(all, place{URL: url})
 		}
-		all[i].Money = append(all[i].Money, bothSides(provider, compared)...)
-		all[i].Provider = strings.TrimPrefix(all[i].Provider+","+provider, ",")
+		at := &all[i]
+		at.Provider = strings.TrimPrefix(at.Provider+","+provider, ",")
 		for _, s := range compared {
-			if s.Provider == provider && s.Compared > 0 {
-				of := map[bool]string{true: " (" + count(s.Wrong) + " wrong)"}[s.Wrong > 0]
-				all[i].Steps = strings.TrimPrefix(fmt.Sprintf("%s, %s %s%s", all[i].Steps, s.Step, count(s.Compared), of), ", ")
+			if s.Provider != provider {
+				continue
+			}
+			if at.compared = append(at.compared, s); s.Compared > 0 {
+				differ := map[bool]string{true: ", " + count(s.Wrong) + plural(s.Wrong, " differs", " differ")}[s.Wrong > 0]
+				at.Steps = strings.TrimPrefix(at.Steps+"; "+keysOf(string(s.Step), s.Compared)+" checked"+differ, "; ")
 			}
 		}
+		at.Money = bothSides(at.compared)
 	}
 	return all
+}
+
+// keysOf is a number of steps, such as 46 charges.
+func keysOf(step string, n int64) string {
+	name := cmp.Or(map[string]string{"reserve": "reservation", "confirm": "confirmation"}[step], step)
+	return count(n) + " " + name + plural(n, "", "s")
 }
 
 // moneyIn is money by currency, after a colon; empty: there is none.
@@ -346,28 +406,28 @@ var differences = map[string]string{
 	"provider_references": "Find the cause before you cancel or refund the order: Pawl's reference may belong to another order.",
 	"provider_single":     "Refund all but the charge that the order page names.",
 	"provider_again":      "Ask who did that. If a charge was a mistake, refund it at the provider.",
-	"provider_once":       "Refund the repeated effects at the provider, and report to it that it did one key twice.",
-	"provider_known":      "An order may have been lost in a failover or restore. If nobody sends it again, refund it at the provider.",
+	"provider_once":       "Refund the repeated charges at the provider, and tell it that it did one request twice.",
+	"provider_known":      "An order may have been lost when the database was restored or moved. If nobody sends it again, refund it at the provider.",
 	"provider_unsettled":  "Nothing for those that go on by themselves, with an open refund, too: compare again later. Those that are held for attention wait for a person, under Needs a person.",
 	"provider_others":     "Find out who charges there beside Pawl.",
-	"provider_uncounted":  "Nothing: the customer pays nothing. The provider's own sums of charges and of refunds have each of these, Pawl's have neither.",
+	"provider_uncounted":  "Nothing: the customer pays nothing. The provider counts each among its charges and again among what it gave back; Pawl counts neither.",
 }
 
 // Finding names the violations of a check against a provider; empty for other checks.
 func (p booksPage) Finding(check string) string { return findings[check] }
 
 var findings = map[string]string{
-	"provider_standing":   "In Pawl's books, but not, or no longer, at the provider",
-	"provider_live":       "At the provider, but not in Pawl's books",
+	"provider_standing":   "Done in Pawl's books, but not, or no longer, at the provider",
+	"provider_live":       "Done at the provider, but not, or undone, in Pawl's books",
 	"provider_amounts":    "Another amount or currency at the provider",
 	"provider_references": "Another reference at the provider",
 	"provider_single":     "Orders with two charges at the provider",
 	"provider_again":      "Orders of Pawl's that somebody else charged or refunded at the provider",
-	"provider_once":       "Done twice under one key by the provider",
-	"provider_known":      "At the provider, but never sent from these books",
-	"provider_unsettled":  "Orders, refunds, captures and voids that were sent to the provider, and have not ended",
+	"provider_once":       "One request of Pawl's that the provider did twice",
+	"provider_known":      "At the provider under a key of Pawl's, but Pawl has no record of it",
+	"provider_unsettled":  "Still on the way: orders, refunds, captures and voids that have not ended",
 	"provider_others":     "At the provider, for no order of Pawl's",
-	"provider_uncounted":  "Charged and undone at the provider, and in no figure here",
+	"provider_uncounted":  "Charged and given back at the provider; Pawl counts neither",
 }
 
 // differences says what the newest comparisons found of an order, if the person may know. kept: the provider has money of it

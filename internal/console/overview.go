@@ -44,7 +44,7 @@ type verdict struct {
 	Until  time.Time       // when retries of some are used up, unless what fails works again; zero: not known
 	Away   bool            // a provider fails
 	Fails  []string        // what does not work: hosts, endpoints, replicas
-	Books  string          // what is wrong with the books; empty: nothing is known to be
+	Books  bool            // they are wrong, or differ
 }
 
 // parts are the incidents about something that does not work.
@@ -61,9 +61,7 @@ func (p *overviewPage) judge(may func(string) bool) {
 		if slices.Contains(parts, w.Kind) {
 			v.Fails = append(v.Fails, w.Subject())
 		}
-		if w.Kind == client.IncidentKindBooksWrong || w.Kind == client.IncidentKindBooksDiffer {
-			v.Books = strings.TrimSpace(v.Books + " " + w.Title + ".")
-		}
+		v.Books = v.Books || w.Kind == client.IncidentKindBooksWrong || w.Kind == client.IncidentKindBooksDiffer
 	}
 	for _, i := range p.Incidents {
 		v.Away, v.Until = v.Away || i.Kind == client.IncidentKindProviderFailing, earlier(v.Until, i.NeedsPersonAt)

@@ -68,7 +68,7 @@ var functions = template.FuncMap{
 	"figureURL":   figureURL,
 	"movedCells":  movedCells,
 	"moneyIn":     moneyIn,
-	"byOthers":    byOthers,
+	"keysOf":      keysOf,
 	"placesOf":    placesOf,
 	"others":      others,
 	"refundedOf":  refundedOf,

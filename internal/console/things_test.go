@@ -290,14 +290,14 @@ func TestComparing(t *testing.T) {
 	}
 	s.post(t, "/console/books", url.Values{"person": {"local"}, "compare": {"charge=http://elsewhere.example"}}).want(t, 422, "must be addresses of known providers")
 	both := charge + ",reserve=" + provider.URL
-	compare(both).want(t, 200, "right in themselves, and differ", "They differ", "lost-1", "12 USD", "What to do:", "!provider_known",
+	compare(both).want(t, 200, "right in themselves, and differ", "They differ", "lost-1", ": 12 USD <span", `<div>12 USD</div>`, "Under Pawl&#39;s keys, but never sent", "What to do:", "!provider_known",
 		`value="`+both+`" checked> <bdi>`+provider.URL)
 	s.process(t, client.ProcessBody{OrderID: "lost-1", Amount: "12", Item: "lamp"})
-	const differs = "<strong>The provider's books differ.</strong> At the provider, but never sent from these books: "
+	const differs = "<strong>The provider's books differ.</strong> At the provider under a key of Pawl's, but Pawl has no record of it: "
 	s.get(t, "/console/order?id=lost-1").want(t, 200, differs, "; the order has changed since.")
 	s.get(t, "/console/books").want(t, 200, "<strong>The order has changed since.")
 	s.get(t, "/console/order/refund?id=lost-1").want(t, 200, differs)
-	s.get(t, "/console").want(t, 200, "The provider&#39;s books differ", provider.URL, "Compared with a provider's", "they differ")
+	s.get(t, "/console").want(t, 200, "The provider&#39;s books differ", provider.URL, "The books need you.", "!Compared with a provider's")
 	answer = ""
 	compare(charge).want(t, 200, "The books are right", "They agree", "!They differ", "!lost-1")
 	s.get(t, "/console").want(t, 200, "!books differ", "they agree")
@@ -308,13 +308,13 @@ func TestComparing(t *testing.T) {
 	s.get(t, "/console").want(t, 200, "books differ", again, "!Nothing needs you")
 	answer = strings.ReplaceAll(answer, "lost-1", "sold")
 	const others = "a provider has 1 charge for no order of Pawl&#39;s"
-	compare(charge).want(t, 200, `class="warn">The books are right; `+others+": 12.00 USD", "They agree</span>, except that "+others, "no order of Pawl&#39;s: 12.00 USD <span", "By others, for no order of Pawl&#39;s", `class="number bad" data-label="Difference:">12.00`,
+	compare(charge).want(t, 200, `class="warn">The books are right; `+others+": 12.00 USD", "They agree</span>, except that "+others, "no order of Pawl&#39;s: 12.00 USD <span", "Not by Pawl, for no order of Pawl&#39;s", `class="number bad" data-label="Difference:">12.00`,
 		"nothing wrong; "+others, "charged no order twice", `The differences of <a href="/console/books?number=3">report 3</a> are gone`)
 	s.get(t, "/console").want(t, 200, "they agree, except that "+others)
 	answer = "{}"
-	compare(both).want(t, 200, "The books are right", "The newest verification could not compare: ", "there is no key", "could not compare just now; last compared", "they agreed, except that "+others,
+	compare(both).want(t, 200, "The books are right", "a provider's books could not be read</strong>: ", "there is no key", "report 4</a> of ", "no difference", "last compared with a provider's", "they agreed, except that "+others,
 		"could not compare, else nothing wrong")
-	s.get(t, "/console").want(t, 200, "It could not compare with all providers just now.", "they agreed, except")
+	s.get(t, "/console").want(t, 200, "could not read the books of all providers.", "they agreed, except")
 	s.get(t, "/console/books?number=1").want(t, 200, "They differed", "!status:completed", "!What to do:")
 	s.get(t, "/console/books?number=4").want(t, 200, "They agreed, except that a provider has 1 charge")
 	s.order(t, "late", "canceled", "")
