@@ -374,17 +374,12 @@ func TestEveryFaultIsFoundByItsCheckAndNoOther(t *testing.T) { //nolint:tparalle
 		t.Run(fault.name, func(t *testing.T) {
 			report := filled.in(t).verifyWith(noGuards+fault.plant, books.Options{})
 			assert.Equal(t, offenders(report), fault.want, "found")
-			if _, warning := fault.want["stuck"]; report.OK() != warning {
-				t.Errorf("OK() = %v", report.OK())
-			}
+			_, warning := fault.want["stuck"]
+			assert.Equal(t, report.OK(), warning, "OK() =")
 			for _, check := range report.Checks {
-				if check.Violations != int64(len(fault.want[check.Name])) {
-					t.Errorf("%s: %d violations, want %d", check.Name, check.Violations, len(fault.want[check.Name]))
-				}
+				assert.Equal(t, check.Violations, int64(len(fault.want[check.Name])), check.Name)
 				for _, offender := range check.Offenders {
-					if offender.Fault == "" {
-						t.Errorf("%s: nothing said about %s", check.Name, offender.ID)
-					}
+					assert.True(t, offender.Fault != "", check.Name, "nothing said about", offender.ID)
 				}
 			}
 		})

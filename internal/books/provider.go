@@ -322,7 +322,7 @@ func (c *comparison) sum(step *ProviderStep, key *db.ProviderKeysRow, e entry) S
 	case "charge":
 		hereUndone, thereUndone := key.Effect == undoneThere && key.Counted, e.state == undoneThere
 		enter("charge", here || hereUndone, there || thereUndone, ours, theirs)
-		enter(undos, hereUndone, thereUndone, ours, theirs)
+		enter("undo", hereUndone, thereUndone, ours, theirs)
 		if key.Voided == "" {
 			break
 		}
@@ -332,10 +332,10 @@ func (c *comparison) sum(step *ProviderStep, key *db.ProviderKeysRow, e entry) S
 		}
 		enter("void", here, there, voided, voidedThere)
 		ours, theirs = plus(ours, negative(voided)), plus(theirs, negative(voidedThere))
-		enter(authorized, here, there, ours, theirs)
+		enter("authorization", here, there, ours, theirs)
 	case "capture":
 		enter("capture", here, there, ours, theirs)
-		enter(authorized, here, there, negative(ours), negative(theirs))
+		enter("authorization", here, there, negative(ours), negative(theirs))
 		return nil
 	case "refund":
 		enter("refund", here, there, ours, theirs)

@@ -8,7 +8,6 @@ import (
 	"math/big"
 	"net/http"
 	"net/http/httptest"
-	"reflect"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -166,9 +165,7 @@ func TestEveryDifferenceToTheProviderIsFound(t *testing.T) { //nolint:tparallel 
 			got := offenders(report)
 			assert.Equal(t, got["provider_unsettled"], waiting, "not settled")
 			delete(got, "provider_unsettled")
-			if len(got)+len(difference.want) > 0 && !reflect.DeepEqual(got, difference.want) {
-				t.Errorf("found %v, want %v", got, difference.want)
-			}
+			assert.Equal(t, got, difference.want, "found")
 			if difference.want["provider_uncounted"] != nil {
 				assert.Equal(t, report.Steps[len(report.Steps)-2], books.ProviderStep{Step: "undo", Provider: "charge=there",
 					Money: books.Sums{"EUR": "21.0"}, Here: books.Sums{"EUR": "10.50"}}, "of both undos")
@@ -230,12 +227,9 @@ func TestWhatTwoOrdersExchangedIsFound(t *testing.T) { //nolint:tparallel // the
 			}
 			lines[0].reference, lines[1].reference = "ch_1", "ch_2"
 			provider := serve(t, lines, "")
-			if report := s.verify(books.Options{Provider: provider}); !report.OK() {
-				t.Fatalf("before: %v", offenders(report))
-			}
-			if got := offenders(s.verifyWith(exchange.plant, books.Options{Provider: provider})); !reflect.DeepEqual(got, exchange.want) {
-				t.Errorf("found %v, want %v", got, exchange.want)
-			}
+			report := s.verify(books.Options{Provider: provider})
+			assert.Require(t, report.OK(), "before", offenders(report))
+			assert.Equal(t, offenders(s.verifyWith(exchange.plant, books.Options{Provider: provider})), exchange.want, "found")
 		})
 	}
 }
@@ -291,9 +285,7 @@ func TestTwoLiveChargesOfOneOrderAtTheProvider(t *testing.T) {
 	second := fmt.Sprintf(`{"key":%q,"orderId":"refused","step":"charge","generation":1,"amount":"10.5","currency":"EUR","state":"live","effects":1}`,
 		keyOf("refused", fsm.Charge, 1))
 	report := s.verify(books.Options{Provider: serve(t, lines, second)})
-	if got := offenders(report)["provider_single"]; !reflect.DeepEqual(got, []string{"refused"}) || report.OK() {
-		t.Errorf("found %v", offenders(report))
-	}
+	assert.Equal(t, offenders(report)["provider_single"], []string{"refused"}, "OK:", report.OK())
 }
 
 // An order that waited for its provider went on under another policy, whose charge and reservation are the ledger's.
@@ -305,12 +297,10 @@ func TestWhatTheLedgerDidAfterAllIsNotLookedForAtTheProvider(t *testing.T) {
 		"UPDATE charges SET executor = NULL, reference = NULL, data = NULL, capture = NULL, captured_at = NULL WHERE order_no = (SELECT order_no FROM orders WHERE order_id = 'sold'); " +
 		"UPDATE reservations SET executor = NULL, reference = NULL WHERE order_no = (SELECT order_no FROM orders WHERE order_id = 'sold')")
 	lines := slices.DeleteFunc(theirs(), func(l line) bool { return l.id == "sold" && l.step != fsm.Confirm })
-	if got := offenders(s.verify(books.Options{Provider: serve(t, lines, "")})); got["provider_standing"] != nil || got["provider_live"] != nil {
-		t.Errorf("found %v", got)
-	}
-	if got := offenders(s.verify(books.Options{Provider: serve(t, theirs(), "")}))["provider_live"]; !reflect.DeepEqual(got, []string{"sold", "sold"}) {
-		t.Errorf("charged and reserved there as well: found %v", got)
-	}
+	got := offenders(s.verify(books.Options{Provider: serve(t, lines, "")}))
+	assert.True(t, got["provider_standing"] == nil && got["provider_live"] == nil, "found", got)
+	got = offenders(s.verify(books.Options{Provider: serve(t, theirs(), "")}))
+	assert.Equal(t, got["provider_live"], []string{"sold", "sold"}, "charged and reserved there as well: found")
 }
 
 func TestStepsOfOtherProvidersAreNotLookedFor(t *testing.T) {
@@ -328,9 +318,7 @@ func TestStepsOfOtherProvidersAreNotLookedFor(t *testing.T) {
 	report := s.verify(books.Options{Provider: provider})
 	assert.Equal(t, report.Steps[0], books.ProviderStep{Step: "charge", NotCompared: 8, Money: books.Sums{}, Here: books.Sums{"EUR": "52.50"}}, "of charges")
 	want := found{"provider_unsettled": {"waiting", "voiding"}}
-	if got := offenders(report); !reflect.DeepEqual(got, want) || !report.OK() {
-		t.Errorf("found %v, want %v", got, want)
-	}
+	assert.Equal(t, offenders(report), want, "OK:", report.OK())
 }
 
 func TestProviderWhoseBooksCanNotBeRead(t *testing.T) { //nolint:tparallel // they share a database: filling one costs more than all proofs of it
@@ -378,9 +366,7 @@ func TestProviderWhoseBooksCanNotBeRead(t *testing.T) { //nolint:tparallel // th
 			s := empty.in(t)
 			report, err := books.Verify(s.ctx, s.pool, books.Options{Provider: &books.Provider{URLs: []string{server.URL}, Key: everyKey}})
 			assert.ErrorIs(t, err, books.ErrProvider, "error")
-			if len(report.Checks) != 16 || !report.OK() {
-				t.Errorf("of our own books: %+v", report.Checks)
-			}
+			assert.True(t, len(report.Checks) == 16 && report.OK(), "of our own books", report.Checks)
 		})
 	}
 }

@@ -58,7 +58,7 @@ const maxDays = 400
 
 // ProviderStep is the comparison of one step with the books of a provider.
 type ProviderStep struct {
-	Step     string `json:"step"`               // charge, reserve, confirm, refund, capture or void, or a figure that no step has; see figures
+	Step     string `json:"step"`               // or undo, authorization (still authorized), or the check that found what only the provider has
 	Provider string `json:"provider,omitempty"` // one of Compared; empty: it was not compared
 	Compared int64  `json:"compared"`           // keys
 	Wrong    int64  `json:"wrong"`              // keys with a violation
@@ -70,13 +70,6 @@ type ProviderStep struct {
 	Money Sums `json:"money,omitempty"`
 	Here  Sums `json:"here,omitempty"`
 }
-
-// figures that no step has, beside those of the checks again, others and known: charges that were undone, and what is still
-// authorized.
-const (
-	undos      = "undo"
-	authorized = "authorization"
-)
 
 // Sums are exact decimals by currency.
 type Sums map[string]string
@@ -213,17 +206,17 @@ const (
 )
 
 var providerChecks = []Check{
-	{Name: standing, Proves: "Every effect in the books is live at the provider."},
-	{Name: livings, Proves: "Every effect that is live or pending at the provider is in the books."},
+	{Name: standing, Proves: "What Pawl's books say is done is done at the provider, and has not ended there."},
+	{Name: livings, Proves: "What is done or under way at the provider is in Pawl's books."},
 	{Name: amounts, Proves: "The provider has the amount and currency of the order."},
 	{Name: references, Proves: "The provider's references are those in the books."},
-	{Name: single, Proves: "No order has two live charges at the provider under Pawl's keys."},
-	{Name: again, Proves: "Nothing is live at the provider for an order of Pawl's under a key that is not Pawl's."},
-	{Name: once, Proves: "No effect happened twice under one key."},
-	{Name: known, About: AboutKeys, Proves: "Every key at the provider was sent from these books."},
+	{Name: single, Proves: "Pawl charged no order twice at the provider."},
+	{Name: again, Proves: "Nobody else than Pawl charged or refunded an order of Pawl's at the provider."},
+	{Name: once, Proves: "The provider did no request of Pawl's twice."},
+	{Name: known, About: AboutKeys, Proves: "Pawl has a record of every key of its own that the provider has."},
 	{Name: unsettled, Proves: "Every order, refund, capture and void that was sent to the provider has ended.", Warning: true},
-	{Name: others, About: AboutKeys, Proves: "Nothing is live at the provider for other orders than Pawl's: nobody else charges there.", Warning: true},
-	{Name: uncounted, Proves: "Every charge that the provider has undone is in the figures of money.", Warning: true},
+	{Name: others, About: AboutKeys, Proves: "Nobody else charges at the provider.", Warning: true},
+	{Name: uncounted, Proves: "Pawl counts every charge that the provider made and gave back.", Warning: true},
 }
 
 // offendersOfProvider is how many offenders are named for each check against a provider, if not more: an order among them

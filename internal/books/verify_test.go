@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -33,9 +32,7 @@ func TestVerify(t *testing.T) {
 	t.Run("an empty database is in order", func(t *testing.T) {
 		t.Parallel()
 		report := newShop(t).verify(books.Options{})
-		if !report.OK() || len(report.Checks) != 16 || len(report.Orders) != 0 || len(report.Money) != 0 {
-			t.Errorf("report %+v", report)
-		}
+		assert.True(t, report.OK() && len(report.Checks) == 16 && len(report.Orders) == 0 && len(report.Money) == 0, "report", report)
 	})
 
 	filled := newShop(t)
@@ -44,9 +41,7 @@ func TestVerify(t *testing.T) {
 		t.Parallel()
 		for _, size := range []int32{0, 1, 3, 1000} {
 			report := filled.in(t).verify(books.Options{RangeSize: size})
-			if got := offenders(report); len(got) > 0 || !report.OK() {
-				t.Errorf("ranges of %d: found %v", size, got)
-			}
+			assert.True(t, len(offenders(report)) == 0 && report.OK(), "ranges of", size, "found", offenders(report))
 			checkTotals(t, report)
 		}
 	})
@@ -61,9 +56,7 @@ func TestVerify(t *testing.T) {
 		s.must(err)
 		defer pool.Close()
 		report := s.verifyOn(pool, books.Options{RangeSize: 5})
-		if got := offenders(report); len(got) > 0 || !report.OK() {
-			t.Errorf("found %v", got)
-		}
+		assert.True(t, len(offenders(report)) == 0 && report.OK(), "found", offenders(report))
 	})
 
 	t.Run("a connection that is lost between two snapshots is no error", func(t *testing.T) {
@@ -87,9 +80,7 @@ func TestVerify(t *testing.T) {
 		})
 		report, err := books.Verify(s.ctx, pool, books.Options{})
 		s.must(err)
-		if got := offenders(report); len(got) > 0 || !report.OK() || len(lost) != len(reads) {
-			t.Errorf("found %v, lost %q", got, lost)
-		}
+		assert.True(t, len(offenders(report)) == 0 && report.OK() && len(lost) == len(reads), "found", offenders(report), "lost", lost)
 	})
 
 	t.Run("a context that ends is an error, not a verdict", func(t *testing.T) {
@@ -121,9 +112,7 @@ func TestVerifyOfOrdersWithRemoteSteps(t *testing.T) {
 	s.answer("again", fsm.Refused, false)
 	for _, size := range []int32{0, 1, 3, 1000} {
 		report := s.verify(books.Options{RangeSize: size})
-		if got := offenders(report); len(got) > 0 || !report.OK() {
-			t.Errorf("ranges of %d: found %v", size, report)
-		}
+		assert.True(t, len(offenders(report)) == 0 && report.OK(), "ranges of", size, "found", report)
 		want := []books.Money{{Currency: "EUR", Orders: 10, Charges: 7, Charged: "73.50", Refunded: "21.00", Authorized: "42.00", Voided: "0.00", Kept: "10.50",
 			UnderWay: "0.00", Disputed: "0.00", Lost: "0.00"}}
 		assert.Equal(t, report.Money, want, "money")
@@ -155,9 +144,7 @@ func checkTotals(t *testing.T, report books.Report) {
 	}
 	for _, check := range report.Checks {
 		assert.Equal(t, check.Checked, want[check.Name], check.Name, "judged rows")
-		if check.Proves == "" || check.Offenders == nil {
-			t.Errorf("%s: %+v", check.Name, check)
-		}
+		assert.True(t, check.Proves != "" && check.Offenders != nil, check.Name, check)
 	}
 }
 
@@ -172,9 +159,8 @@ func TestVerifyNamesTheFirstOffendersAndCountsAll(t *testing.T) {
 	s.sql(noGuards + "DELETE FROM transitions")
 	report := s.verify(books.Options{RangeSize: 5, MaxOffenders: 7})
 	i := slices.IndexFunc(report.Checks, func(c books.Check) bool { return c.Violations > 0 })
-	if check := report.Checks[i]; check.Name != "path" || check.Violations != 12 {
-		t.Errorf("%s has %d violations, want 12 of path", check.Name, check.Violations)
-	}
+	check := report.Checks[i]
+	assert.True(t, check.Name == "path" && check.Violations == 12, check.Name, "has", check.Violations, "violations, want 12 of path")
 	assert.Equal(t, offenders(report), found{"path": ids[:7]}, "found")
 }
 
@@ -185,12 +171,9 @@ func TestVerifyTellsHowFarItIs(t *testing.T) {
 	s.sql("INSERT INTO transitions (order_no, seq, to_status, fence) VALUES (1000000, 1, 'pending', 0)")
 	var steps [][2]int64
 	s.verify(books.Options{RangeSize: 4, Progress: func(done, total int64) { steps = append(steps, [2]int64{done, total}) }})
-	if first, last := steps[0], steps[len(steps)-1]; first != [2]int64{0, 15} || last != [2]int64{15, 15} {
-		t.Errorf("from %v to %v, want 12 orders and 3 items", first, last)
-	}
-	if !slices.IsSortedFunc(steps, func(a, b [2]int64) int { return int(a[0] - b[0]) }) {
-		t.Errorf("done falls: %v", steps)
-	}
+	first, last := steps[0], steps[len(steps)-1]
+	assert.True(t, first == [2]int64{0, 15} && last == [2]int64{15, 15}, "from", first, "to", last, "want 12 orders and 3 items")
+	assert.True(t, slices.IsSortedFunc(steps, func(a, b [2]int64) int { return int(a[0] - b[0]) }), "done falls", steps)
 }
 
 // Most databases are one range: the bar of a person would stay at nothing until the end.
@@ -200,9 +183,7 @@ func TestVerifyTellsHowFarItIsWithinARange(t *testing.T) {
 	s.fill()
 	seen := map[int64]bool{}
 	s.verify(books.Options{Progress: func(done, _ int64) { seen[done] = true }})
-	if len(seen) < 6 {
-		t.Errorf("only %v", slices.Sorted(maps.Keys(seen)))
-	}
+	assert.True(t, len(seen) >= 6, "only", slices.Sorted(maps.Keys(seen)))
 }
 
 func TestVerifyWarnsOfStuckOrders(t *testing.T) {
@@ -212,9 +193,8 @@ func TestVerifyWarnsOfStuckOrders(t *testing.T) {
 	s.sql("UPDATE orders SET due_at = now() - interval '1 hour' WHERE order_id = 'reserving'")
 	for after, want := range map[time.Duration]int{0: 1, time.Minute: 1, 2 * time.Hour: 0} {
 		report := s.verify(books.Options{StuckAfter: after})
-		if got := offenders(report)["stuck"]; len(got) != want || !report.OK() {
-			t.Errorf("after %s: %v, OK %v", after, got, report.OK())
-		}
+		got := offenders(report)["stuck"]
+		assert.True(t, len(got) == want && report.OK(), "after", after, got, "OK", report.OK())
 	}
 }
 
@@ -230,9 +210,7 @@ func TestVerifyAddsMoneyExactly(t *testing.T) {
 	report := s.verify(books.Options{RangeSize: 1})
 	want := []books.Money{{Currency: "EUR", Orders: 3, Charges: 3, Charged: "2999999999999999.997", Refunded: "0.000",
 		Authorized: "0.000", Voided: "0.000", Kept: "2999999999999999.997", UnderWay: "0.000", Disputed: "0.000", Lost: "0.000"}}
-	if !report.OK() || !reflect.DeepEqual(report.Money, want) {
-		t.Errorf("money %v, want %v", report.Money, want)
-	}
+	assert.Equal(t, report.Money, want, "OK:", report.OK(), "money")
 
 	// By day, newest first: what an unfinished order has been charged is under way.
 	s.admit("old", "lamp")
@@ -271,25 +249,20 @@ func TestVerification(t *testing.T) {
 	first := last()
 	other := books.NewVerification(s.pool, books.VerificationConfig{}) // of another replica
 	s.must(other.Start(s.ctx, "bob"))
-	if again := last(); !first.Running || again.Number != first.Number || again.StartedBy != "ann" {
-		t.Errorf("started %+v, then %+v", first, again)
-	}
+	assert.True(t, first.Running && last().Number == first.Number && last().StartedBy == "ann", "started", first, "then", last())
 	release()
-	until(t, func() bool { return !last().Running })
+	assert.Eventually(t, "the verification ends", func() bool { return !last().Running })
 	right, err := other.Report(s.ctx, 0)
 	s.must(err)
-	if state := last(); !state.Reported || !right.OK() || right.Number != first.Number || state.Done != state.Total || state.Done == 0 || len(state.Wrong) > 0 {
-		t.Errorf("state %+v", state)
-	}
+	state := last()
+	assert.True(t, state.Reported && right.OK() && right.Number == first.Number && state.Done == state.Total && state.Done != 0 && len(state.Wrong) == 0, "state", state)
 
 	s.sql(noGuards + "UPDATE inventory SET sold = sold + 1 WHERE item = 'lamp'; UPDATE orders SET outcome = 'failed' WHERE order_id = 'reserving'")
 	s.must(v.Start(s.ctx, "bob"))
-	until(t, func() bool { return !last().Running })
+	assert.Eventually(t, "the verification ends", func() bool { return !last().Running })
 	wrong, err := v.Report(s.ctx, 0)
 	s.must(err)
-	if wrong.OK() || last().StartedBy != "bob" || len(offenders(wrong.Report)["stock"]) != 1 || strings.Join(last().Wrong, " ") != "protocol stock" {
-		t.Errorf("state %+v", wrong)
-	}
+	assert.True(t, !wrong.OK() && last().StartedBy == "bob" && len(offenders(wrong.Report)["stock"]) == 1 && strings.Join(last().Wrong, " ") == "protocol stock", "state", wrong)
 	s.stop("reserving")
 	changed, err := v.Report(s.ctx, 0)
 	s.must(err)
@@ -299,21 +272,18 @@ func TestVerification(t *testing.T) {
 
 	s.sql("ALTER TABLE late_undos RENAME TO gone")
 	s.must(v.Start(s.ctx, "bob"))
-	until(t, func() bool { return !last().Running })
+	assert.Eventually(t, "the verification ends", func() bool { return !last().Running })
 	again, err := v.Report(s.ctx, 0)
 	s.must(err)
-	if last().Reported || again.Number != wrong.Number {
-		t.Errorf("it was not read to the end, and says %+v", again)
-	}
+	assert.True(t, !last().Reported && again.Number == wrong.Number, "it was not read to the end, and says", again)
 	// One whose process has ended does not run, and does not keep another from running.
 	s.sql("UPDATE verifications SET finished_at = NULL, seen_at = now() - interval '2 minutes' WHERE report IS NULL")
 	assert.Equal(t, last().Running, false, "runs")
 	s.sql("ALTER TABLE gone RENAME TO late_undos")
 	report, err := books.VerifyAndStore(s.ctx, s.pool, "the owner", books.Options{})
 	s.must(err)
-	if state := last(); report.OK() || state.StartedBy != "the owner" || !state.Reported {
-		t.Errorf("stored %+v", state)
-	}
+	state = last()
+	assert.True(t, !report.OK() && state.StartedBy == "the owner" && state.Reported, "stored", state)
 }
 
 // A service that shuts down does not wait for the books to be read.
@@ -326,9 +296,7 @@ func TestVerificationStops(t *testing.T) {
 	v.Stop()
 	last, err := v.Last(s.ctx)
 	s.must(err)
-	if last.Running || last.Reported {
-		t.Errorf("state %+v", last)
-	}
+	assert.True(t, !last.Running && !last.Reported, "state", last)
 	assert.ErrorIs(t, v.Start(s.ctx, "ann"), books.ErrStopped, "error")
 }
 
@@ -342,15 +310,6 @@ func (s *shop) lock(table string) (release func()) {
 	return func() { _ = tx.Rollback(s.ctx) }
 }
 
-func until(t *testing.T, happened func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !happened(); <-time.After(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("it did not happen")
-		}
-	}
-}
-
 // TestVerificationRests: in the background about three quarters of the time go to others. pg.Sleep may be a fifth shorter.
 func TestVerificationRests(t *testing.T) {
 	t.Parallel()
@@ -359,13 +318,10 @@ func TestVerificationRests(t *testing.T) {
 	pool := &snapshots{Database: s.pool}
 	_, err := books.Verify(s.ctx, pool, books.Options{Background: true, RangeSize: 3})
 	s.must(err)
-	if len(pool.began) < 4 {
-		t.Fatalf("%d snapshots", len(pool.began))
-	}
+	assert.Require(t, len(pool.began) >= 4, len(pool.began), "snapshots")
 	for i, began := range pool.began[1:] {
-		if took, rested := pool.ended[i].Sub(pool.began[i]), began.Sub(pool.ended[i]); rested < 3*took*4/5 {
-			t.Errorf("it rested for %s after a snapshot of %s", rested, took)
-		}
+		took, rested := pool.ended[i].Sub(pool.began[i]), began.Sub(pool.ended[i])
+		assert.True(t, rested >= 3*took*4/5, "it rested for", rested, "after a snapshot of", took)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -52,29 +53,18 @@ func (v *visit) showBooks() error {
 		p.Report, p.Older = *report, true
 	}
 	slices.SortStableFunc(p.Comparisons, func(a, b client.Comparison) int { return falseFirst(a.Right, b.Right) })
-	p.Differ = len(p.Comparisons) > 0 && !p.Comparisons[0].Right
 	if p.Older {
-		p.Comparisons, p.Differ = nil, false
+		p.Comparisons = nil
 	}
 	stored, err := v.api.ListVerifications(v.r.Context(), client.ListVerificationsParams{Limit: storedShown})
 	if err != nil {
 		return err
 	}
 	p.Stored = stored.Verifications
-	for _, check := range p.Report.Checks {
-		if check.Violations == 0 {
-			p.Right = append(p.Right, check)
-			continue
-		}
-		p.Wrong = append(p.Wrong, finding{check, p.Report.Number, p.Report.FinishedAt})
-		ours := findings[check.Name] == ""
-		p.Broken, p.Differ = p.Broken || !check.Warning && ours, p.Differ || !check.Warning && !ours
-	}
+	p.find(p.Report.Checks, p.Report.Number, p.Report.FinishedAt)
 	for _, c := range p.Comparisons {
-		for _, check := range c.Wrong {
-			if c.Number != p.Report.Number {
-				p.Wrong = append(p.Wrong, finding{check, c.Number, c.FinishedAt})
-			}
+		if p.Differ = p.Differ || !c.Right; c.Number != p.Report.Number {
+			p.find(c.Wrong, c.Number, c.FinishedAt)
 		}
 	}
 	slices.SortStableFunc(p.Wrong, func(a, b finding) int { return falseFirst(a.Warning, b.Warning) })
@@ -82,15 +72,20 @@ func (v *visit) showBooks() error {
 	return v.show("books", page{Title: "Books", Data: p})
 }
 
-func falseFirst(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case b:
-		return -1
+// find enters the checks of a report.
+func (p *booksPage) find(checks []client.VerificationCheck, number int64, at time.Time) {
+	for _, check := range checks {
+		if check.Violations == 0 {
+			p.Right = append(p.Right, check)
+			continue
+		}
+		p.Wrong = append(p.Wrong, finding{check, number, at})
+		ours := findings[check.Name] == ""
+		p.Broken, p.Differ = p.Broken || !check.Warning && ours, p.Differ || !check.Warning && !ours
 	}
-	return 1
 }
+
+func falseFirst(a, b bool) int { return strings.Compare(strconv.FormatBool(a), strconv.FormatBool(b)) }
 
 // Itself is the verification of the report; nil: it is not among the newest.
 func (p booksPage) Itself() *client.StoredVerification {
@@ -140,14 +135,11 @@ func (p booksPage) Since(check string) (since *client.StoredVerification) {
 	return since
 }
 
-// Others says what providers have that is for no order of Pawl's, in the newest comparisons, or in the older report.
+// Others says what providers have that is for no order of Pawl's.
 func (p booksPage) Others() string {
-	if p.Older {
-		return p.OthersIn(p.Report.Checks)
-	}
 	var all []client.VerificationCheck
-	for _, c := range p.Comparisons {
-		all = append(all, c.Wrong...)
+	for _, f := range p.Wrong {
+		all = append(all, f.VerificationCheck)
 	}
 	return p.OthersIn(all)
 }

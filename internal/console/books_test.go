@@ -37,9 +37,7 @@ func TestFiguresAddUp(t *testing.T) {
 		report = state.Report
 		return err != nil || state.State == client.VerificationStateDone
 	})
-	if !report.Right || len(report.Days) != 3 {
-		t.Fatalf("%+v", report)
-	}
+	assert.Require(t, report.Right && len(report.Days) == 3, report)
 
 	text, err := s.api.BooksCSV(t.Context(), report.Number, "days")
 	assert.NoError(t, err)
@@ -61,9 +59,8 @@ func TestFiguresAddUp(t *testing.T) {
 	}
 	for _, day := range days {
 		for figure := range figures {
-			if sum := sums[day["day"]+day["currency"]+figure]; sum.Cmp(amountOf(day[figure])) != 0 {
-				t.Errorf("%s of %s %s is %s, and of its orders %s", figure, day["day"], day["currency"], day[figure], sum.FloatString(2))
-			}
+			sum := sums[day["day"]+day["currency"]+figure]
+			assert.True(t, sum.Cmp(amountOf(day[figure])) == 0, figure, "of", day["day"], day["currency"], "is", day[figure], "and of its orders", sum.FloatString(2))
 		}
 	}
 
@@ -85,15 +82,12 @@ func TestFiguresAddUp(t *testing.T) {
 		for _, figure := range cell.FindAllStringSubmatch(found[0], -1) {
 			label := strings.ReplaceAll(figure[1], "Of kept, under way:", "Kept:")
 			list := s.get(t, html.UnescapeString(figure[2])).want(t, 200)
-			if total := totalOf(list.body, currency, label); total != figure[3] {
-				t.Errorf("%s of %s is %s, and its list says %q: %s", figure[1], found[1], figure[3], total, figure[2])
-			}
+			total := totalOf(list.body, currency, label)
+			assert.True(t, total == figure[3], figure[1], "of", found[1], "is", figure[3], "and its list says", total, figure[2])
 			links++
 		}
 	}
-	if links < 20 {
-		t.Errorf("%d links: %s", links, page.body)
-	}
+	assert.True(t, links >= 20, links, "links", page.body)
 	s.get(t, "/console").want(t, 200, `href="/console/orders?q=dispute%3Aopen"`)
 	s.get(t, "/console/orders?q=authorized:yes").want(t, 200, ">authorized</bdi>", ">captured in part</bdi>", "!>captured at last</bdi>", "!>voided</bdi>", "!>kept</bdi>")
 	s.get(t, "/console/orders?q=voided:yes").want(t, 200, ">voided</bdi>", "!>authorized</bdi>", "!>kept</bdi>", "!>refunded</bdi>")
@@ -150,9 +144,7 @@ func checkEachMovement(t *testing.T, s *service, report client.VerificationRepor
 			sum.Add(sum, amountOf(row["amount"]))
 			kinds[row["kind"]] = true
 		}
-		if sum.Cmp(amountOf(m.Kept)) != 0 {
-			t.Errorf("%s left of %s %s, by its movements %s", m.Kept, m.Period, m.Currency, sum.FloatString(2))
-		}
+		assert.True(t, sum.Cmp(amountOf(m.Kept)) == 0, m.Kept, "left of", m.Period, m.Currency, "by its movements", sum.FloatString(2))
 	}
 	assert.Equal(t, len(kinds), 5, "kinds of movements")
 	month, older := report.Months[0].Period, fmt.Sprint("&report=", report.Number)
@@ -163,9 +155,7 @@ func checkEachMovement(t *testing.T, s *service, report client.VerificationRepor
 		s.get(t, html.UnescapeString(cell[1])).want(t, 200, ", "+cell[2]+" ", "The books say the same.")
 		links++
 	}
-	if links < 12 {
-		t.Errorf("%d figures lead to movements: %s", links, page.body)
-	}
+	assert.True(t, links >= 12, links, "figures lead to movements", page.body)
 	today := report.Movements[0].Period
 	s.get(t, "/console/movements?figure=refunded&currency=USD&period="+today).want(t, 200, "Refunded on ", "2 movements, 7.50 USD", `href="/console/order?id=refunded"`, "!id=kept")
 	s.get(t, "/console/movements?figure=lost&currency=EUR&period="+today).want(t, 200, "Nothing moved.")
