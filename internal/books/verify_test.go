@@ -217,10 +217,9 @@ func TestVerifyAddsMoneyExactly(t *testing.T) {
 	s.sql(noGuards + "UPDATE orders SET amount = 5, created_at = '2026-01-31 23:59:59+00' WHERE order_id = 'old'")
 	s.moveTo("old", "reserving")
 	report = s.verify(books.Options{RangeSize: 2})
-	if days := report.Days; len(days) != 2 || days[0].Kept != want[0].Kept || days[1].Day != "2026-01-31" ||
-		days[1].Kept != "5" || days[1].UnderWay != "5" || days[1].Charges != 1 {
-		t.Errorf("days %+v", days)
-	}
+	days := report.Days
+	assert.True(t, len(days) == 2 && days[0].Kept == want[0].Kept && days[1].Day == "2026-01-31" &&
+		days[1].Kept == "5" && days[1].UnderWay == "5" && days[1].Charges == 1, "days", days)
 }
 
 func TestVerification(t *testing.T) {
