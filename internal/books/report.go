@@ -210,7 +210,7 @@ var providerChecks = []Check{
 	{Name: livings, Proves: "What is done or under way at the provider is in Pawl's books."},
 	{Name: amounts, Proves: "The provider has the amount and currency of the order."},
 	{Name: references, Proves: "The provider's references are those in the books."},
-	{Name: single, Proves: "Pawl charged no order twice at the provider."},
+	{Name: single, Proves: "No order has two charges of Pawl's at the provider."},
 	{Name: again, Proves: "Nobody else than Pawl charged or refunded an order of Pawl's at the provider."},
 	{Name: once, Proves: "The provider did no request of Pawl's twice."},
 	{Name: known, About: AboutKeys, Proves: "Pawl has a record of every key of its own that the provider has."},
