@@ -560,6 +560,7 @@ const (
 
 // Defines values for ListOrdersParamsRefund.
 const (
+	ListOrdersParamsRefundDone   ListOrdersParamsRefund = "done"
 	ListOrdersParamsRefundFailed ListOrdersParamsRefund = "failed"
 	ListOrdersParamsRefundOpen   ListOrdersParamsRefund = "open"
 )
@@ -1063,7 +1064,7 @@ type Delivery struct {
 	// Changes Changes that people made, oldest first. Not in lists.
 	Changes []DeliveryChange `json:"changes,omitempty,omitzero"`
 
-	// CreatedAt When the delivery was created. Its event may be older.
+	// CreatedAt When the delivery was created.
 	CreatedAt time.Time `json:"createdAt"`
 
 	// Delivery Its number at this endpoint.
@@ -1074,6 +1075,9 @@ type Delivery struct {
 
 	// EndpointID The endpoint.
 	EndpointID string `json:"endpointId"`
+
+	// EventAt When the event happened. Absent if it is not one of the feed.
+	EventAt time.Time `json:"eventAt,omitempty,omitzero"`
 
 	// EventID The id of the event, and the webhook-id of every attempt.
 	EventID    string    `json:"eventId"`
@@ -1200,11 +1204,17 @@ type EndedOutage struct {
 	// Attention Of orders: those that wait for a person now.
 	Attention int64 `json:"attention"`
 
+	// Canceled Of orders: those that were canceled.
+	Canceled int64 `json:"canceled"`
+
 	// Completed Of orders: those that are completed now.
 	Completed int64 `json:"completed"`
 
 	// Detail The code of most failed calls, or why there was no connection.
 	Detail string `json:"detail,omitempty,omitzero"`
+
+	// Failed Of orders: those that have failed.
+	Failed int64 `json:"failed"`
 
 	// Host The host that failed.
 	Host string `json:"host,omitempty,omitzero"`
@@ -1220,9 +1230,6 @@ type EndedOutage struct {
 
 	// Steps At which steps. A route of a charge follows it after a space.
 	Steps []string `json:"steps"`
-
-	// Stopped Of orders: those that have failed or were canceled.
-	Stopped int64 `json:"stopped"`
 
 	// Until When a call succeeded and closed it.
 	Until time.Time `json:"until"`
@@ -1531,7 +1538,7 @@ type Incident struct {
 	// Host With provider_failing: the host that fails. Several are separated by commas.
 	Host string `json:"host,omitempty,omitzero"`
 
-	// Kind provider_failing: the circuit breaker of a step is not closed, and orders wait for it or a call failed within half a minute; its orders are retried by themselves, as long as their retries and their budget last. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. operations_waiting: refunds, captures or voids are open after three calls or more; they are retried, except with the reason outcome_unknown: a person has to look. replica_lost: a replica has ended or lost the database without saying so; others take over its orders. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint. books_wrong: the newest verification found errors in the books. books_differ: the newest comparison with a provider found differences.
+	// Kind provider_failing: the circuit breaker of a step is not closed, and orders wait for it or a call failed within half a minute; its orders are retried by themselves, as long as their retries and their budget last. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. operations_waiting: refunds, captures or voids are open after three calls or more; they are retried, except with the reason outcome_unknown: a person has to look. replica_lost: within an hour, a replica has ended or lost the database without saying so, and no other one has started in its place; its orders are with others. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint. books_wrong: the newest verification found errors in the books. books_differ: the newest comparison with a provider found differences.
 	Kind IncidentKind `json:"kind"`
 
 	// More More orders may wait.
@@ -1574,7 +1581,7 @@ type Incident struct {
 	Until time.Time `json:"until,omitempty,omitzero"`
 }
 
-// IncidentKind provider_failing: the circuit breaker of a step is not closed, and orders wait for it or a call failed within half a minute; its orders are retried by themselves, as long as their retries and their budget last. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. operations_waiting: refunds, captures or voids are open after three calls or more; they are retried, except with the reason outcome_unknown: a person has to look. replica_lost: a replica has ended or lost the database without saying so; others take over its orders. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint. books_wrong: the newest verification found errors in the books. books_differ: the newest comparison with a provider found differences.
+// IncidentKind provider_failing: the circuit breaker of a step is not closed, and orders wait for it or a call failed within half a minute; its orders are retried by themselves, as long as their retries and their budget last. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. operations_waiting: refunds, captures or voids are open after three calls or more; they are retried, except with the reason outcome_unknown: a person has to look. replica_lost: within an hour, a replica has ended or lost the database without saying so, and no other one has started in its place; its orders are with others. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint. books_wrong: the newest verification found errors in the books. books_differ: the newest comparison with a provider found differences.
 type IncidentKind string
 
 // IncidentOperation With operations_waiting: the kind of them.
@@ -3021,10 +3028,13 @@ type WebhookEndpoint struct {
 	// DisabledReason Why it is disabled.
 	DisabledReason string `json:"disabledReason,omitempty,omitzero"`
 
+	// DisablesAt When the endpoint is disabled if nothing succeeds until then: five days after failingSince.
+	DisablesAt time.Time `json:"disablesAt,omitempty,omitzero"`
+
 	// EventNo Events of the feed up to this number have deliveries.
 	EventNo int64 `json:"eventNo"`
 
-	// FailingSince When the first of them was. After five days without success the endpoint is disabled.
+	// FailingSince When the first of them was.
 	FailingSince time.Time `json:"failingSince,omitempty,omitzero"`
 
 	// Failures Failed attempts since the last success.
@@ -3075,7 +3085,7 @@ type WebhookEndpointBody struct {
 	// RequestID A name for this request, so that it is done once.
 	RequestID string `json:"requestId,omitempty,omitzero"`
 
-	// Types The event types to send; order.* matches all that begin with order. Defaults to all.
+	// Types The event types to send; order.* matches all that begin with order. Defaults to all. Those about how Pawl drives an order, such as order.awaiting_retry, are sent only if they are named.
 	Types []string `json:"types,omitempty,omitzero"`
 
 	// URL The URL to post events to: https, or with --allow-private also http. It is visible with the role read, so it must not contain secrets.
@@ -3269,7 +3279,7 @@ type ListOrdersParams struct {
 	// Voided Only orders of whose authorization something was voided.
 	Voided bool `form:"voided,omitempty" json:"voided,omitempty,omitzero"`
 
-	// Refund open: only orders with a requested refund, capture or void that is neither done nor failed. failed: with a refund that failed, and none requested since.
+	// Refund open: only orders with a requested refund, capture or void that is neither done nor failed. done, failed: whose last refund is done, or has failed.
 	Refund ListOrdersParamsRefund `form:"refund,omitempty" json:"refund,omitempty,omitzero"`
 
 	// Dispute Only orders with a dispute that is open, or was won or lost.

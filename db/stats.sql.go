@@ -59,7 +59,8 @@ func (q *Queries) OpenWork(ctx context.Context, arg OpenWorkParams) (OpenWorkRow
 
 const ordersByOutcome = `-- name: OrdersByOutcome :many
 SELECT n.of::integer AS of, count(*) AS orders, count(*) FILTER (WHERE o.status = 'completed') AS completed,
-  count(*) FILTER (WHERE o.hold IN ('attention', 'approval')) AS held, count(*) FILTER (WHERE o.status IN ('failed', 'canceled')) AS stopped
+  count(*) FILTER (WHERE o.hold IN ('attention', 'approval')) AS held,
+  count(*) FILTER (WHERE o.status = 'failed') AS failed, count(*) FILTER (WHERE o.status = 'canceled') AS canceled
 FROM ROWS FROM (unnest($1::bigint[]), unnest($2::integer[])) AS n(order_no, of) JOIN pawl.orders AS o ON o.order_no = n.order_no
 GROUP BY n.of
 `
@@ -74,7 +75,8 @@ type OrdersByOutcomeRow struct {
 	Orders    int64
 	Completed int64
 	Held      int64
-	Stopped   int64
+	Failed    int64
+	Canceled  int64
 }
 
 // Counts orders by the number that each came with, and which of them completed, need a person, or ended otherwise.
@@ -92,7 +94,8 @@ func (q *Queries) OrdersByOutcome(ctx context.Context, arg OrdersByOutcomeParams
 			&i.Orders,
 			&i.Completed,
 			&i.Held,
-			&i.Stopped,
+			&i.Failed,
+			&i.Canceled,
 		); err != nil {
 			return nil, err
 		}
@@ -312,7 +315,7 @@ func (q *Queries) ReplicaReportEnd(ctx context.Context, owner uuid.UUID) error {
 }
 
 const replicaReports = `-- name: ReplicaReports :many
-SELECT (CASE WHEN r.at > now() - interval '5 minutes' THEN r.name ELSE '' END)::text AS name, r.at, r.at < now() - interval '6 seconds' AS late,
+SELECT r.name, r.since, r.at, r.at < now() - interval '6 seconds' AS late,
   r.at < now() - interval '20 seconds' AS silent,
   r.orders_per_second, r.steps, r.outages
 FROM pawl.replica_reports AS r WHERE r.at > now() - interval '1 hour' ORDER BY r.at
@@ -320,6 +323,7 @@ FROM pawl.replica_reports AS r WHERE r.at > now() - interval '1 hour' ORDER BY r
 
 type ReplicaReportsRow struct {
 	Name            string
+	Since           time.Time
 	At              time.Time
 	Late            bool
 	Silent          bool
@@ -328,8 +332,7 @@ type ReplicaReportsRow struct {
 	Outages         []byte
 }
 
-// Returns the last reports. late: the next one should be there; silent: several are missing. Those without a name are of replicas that have ended, or
-// are not missed any more.
+// Returns the last reports. late: the next one should be there; silent: several are missing. Those without a name are of replicas that have ended.
 func (q *Queries) ReplicaReports(ctx context.Context) ([]ReplicaReportsRow, error) {
 	rows, err := q.db.Query(ctx, replicaReports)
 	if err != nil {
@@ -341,6 +344,7 @@ func (q *Queries) ReplicaReports(ctx context.Context) ([]ReplicaReportsRow, erro
 		var i ReplicaReportsRow
 		if err := rows.Scan(
 			&i.Name,
+			&i.Since,
 			&i.At,
 			&i.Late,
 			&i.Silent,

@@ -397,7 +397,7 @@ WITH asked AS (
 ), hastened AS ( -- the retry of a completed order
   UPDATE pawl.charge_operations AS f SET due_at = now() FROM asked AS a
   WHERE f.order_no = a.order_no AND a.status = 'completed' AND $14::text = 'retry'
-    AND f.due_at > now() AND f.calling IS NOT TRUE AND f.state IN ('pending', 'in_doubt') AND f.code <> 'outcome_unknown'
+    AND f.due_at > now() AND f.calling IS NULL AND f.state IN ('pending', 'in_doubt') AND f.code <> 'outcome_unknown'
 ), history AS (
   INSERT INTO pawl.transitions (order_no, seq, from_status, to_status, fence, verb, actor, on_behalf_of, reason, request_id, fingerprint)
   SELECT a.order_no, a.seq, a.status, a.status, a.fence, $14::text,

@@ -254,17 +254,17 @@ func (q *Queries) WebhookDeliveriesPurge(ctx context.Context, arg WebhookDeliver
 const webhookDeliveriesRecord = `-- name: WebhookDeliveriesRecord :many
 WITH results AS MATERIALIZED (
   SELECT x.delivery_no, x.attempts, x.state, x.delay, x.entry
-  FROM ROWS FROM (unnest($1::bigint[]), unnest($2::smallint[]), unnest($3::text[]),
-    unnest($4::float8[]), unnest($5::text[]))
+  FROM ROWS FROM (unnest($2::bigint[]), unnest($3::smallint[]), unnest($4::text[]),
+    unnest($5::float8[]), unnest($6::text[]))
     AS x(delivery_no, attempts, state, delay, entry)
 ), endpoint AS (
-  UPDATE pawl.webhook_endpoints AS e SET seq = e.seq + 1, failures = $6::integer,
-    failing_since = CASE WHEN $6::integer > 0 THEN coalesce(CASE WHEN NOT $7::boolean THEN e.failing_since END, now()) END,
-    last_failure = CASE WHEN $6::integer > 0 THEN coalesce(
+  UPDATE pawl.webhook_endpoints AS e SET seq = e.seq + 1, failures = $7::integer,
+    failing_since = CASE WHEN $7::integer > 0 THEN coalesce(CASE WHEN NOT $8::boolean THEN e.failing_since END, now()) END,
+    last_failure = CASE WHEN $7::integer > 0 THEN coalesce(
       (SELECT r.entry::jsonb FROM results AS r WHERE r.state IN ('pending', 'exhausted') LIMIT 1), e.last_failure) END,
     paused_until = greatest(CASE WHEN e.paused_until > now() THEN e.paused_until END,
-      CASE WHEN $8::float8 > 0 THEN now() + make_interval(secs => $8::float8) END)
-  WHERE e.endpoint_no = $9 AND e.owner = $10::uuid AND e.fence = $11 AND e.seq = $12
+      CASE WHEN $9::float8 > 0 THEN now() + make_interval(secs => $9::float8) END)
+  WHERE e.endpoint_no = $10 AND e.owner = $11::uuid AND e.fence = $12 AND e.seq = $13
   RETURNING e.endpoint_no, e.failing_since
 ), recorded AS (
   UPDATE pawl.webhook_deliveries AS d SET
@@ -274,7 +274,7 @@ WITH results AS MATERIALIZED (
     finished_at = CASE WHEN r.state IN ('delivered', 'skipped') THEN now() END,
     log = (CASE WHEN jsonb_array_length(d.log) >= 20 THEN d.log - 0 ELSE d.log END) || r.entry::jsonb
   FROM endpoint AS e, results AS r
-  WHERE d.endpoint_no = e.endpoint_no AND d.delivery_no = ANY((SELECT $1::bigint[])::bigint[]) AND r.delivery_no = d.delivery_no
+  WHERE d.endpoint_no = e.endpoint_no AND d.delivery_no = ANY((SELECT $2::bigint[])::bigint[]) AND r.delivery_no = d.delivery_no
     AND d.state = 'pending' AND d.attempts = r.attempts
   RETURNING d.endpoint_no, d.delivery_no, d.subject, d.finished_at
 ), finished AS MATERIALIZED (
@@ -287,29 +287,30 @@ WITH results AS MATERIALIZED (
   FROM finished AS f
 ), woken AS (
   UPDATE pawl.webhook_deliveries AS d SET due_at = now()
-  WHERE d.endpoint_no = $9 AND d.delivery_no = ANY(ARRAY(SELECT n.delivery_no FROM behind AS n))
+  WHERE d.endpoint_no = $10 AND d.delivery_no = ANY(ARRAY(SELECT n.delivery_no FROM behind AS n))
     AND d.state = 'pending' AND d.due_at IS NULL
   RETURNING d.delivery_no, d.event_no, d.seq, d.created_at, d.due_at, d.attempted_at, d.finished_at, d.endpoint_no, d.attempts, d.state, d.type, d.event_id, d.subject, d.body, d.log
 )
-SELECT coalesce(e.failing_since < now() - interval '5 days', false)::boolean AS failing_long,
+SELECT coalesce(e.failing_since < now() - make_interval(secs => $1::float8), false)::boolean AS failing_long,
   coalesce(w.delivery_no, 0)::bigint AS delivery_no, w.event_no, w.seq, coalesce(w.attempts, 0)::smallint AS attempts,
   coalesce(w.type, '')::text AS type, coalesce(w.event_id, '')::text AS event_id, coalesce(w.subject, '')::text AS subject, w.body
 FROM endpoint AS e LEFT JOIN woken AS w ON true
 `
 
 type WebhookDeliveriesRecordParams struct {
-	DeliveryNos  []int64
-	Attempts     []int16
-	States       []string
-	Delays       []float64
-	Entries      []string
-	Failures     int32
-	Succeeded    bool
-	PauseSeconds float64
-	EndpointNo   int32
-	Owner        uuid.UUID
-	Fence        int64
-	Seq          int64
+	DisabledAfter float64
+	DeliveryNos   []int64
+	Attempts      []int16
+	States        []string
+	Delays        []float64
+	Entries       []string
+	Failures      int32
+	Succeeded     bool
+	PauseSeconds  float64
+	EndpointNo    int32
+	Owner         uuid.UUID
+	Fence         int64
+	Seq           int64
 }
 
 type WebhookDeliveriesRecordRow struct {
@@ -329,6 +330,7 @@ type WebhookDeliveriesRecordRow struct {
 // or has changed.
 func (q *Queries) WebhookDeliveriesRecord(ctx context.Context, arg WebhookDeliveriesRecordParams) ([]WebhookDeliveriesRecordRow, error) {
 	rows, err := q.db.Query(ctx, webhookDeliveriesRecord,
+		arg.DisabledAfter,
 		arg.DeliveryNos,
 		arg.Attempts,
 		arg.States,

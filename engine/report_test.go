@@ -38,7 +38,7 @@ charge: {executor: simulator, url: SIM, retry: {initial: 30m, cap: 30m}, breaker
 	}
 	found, err := shows.Orders.ErrorGroups(t.Context())
 	assert.True(t, err == nil && len(found.Groups) == 1 && found.Groups[0].Hold == "retry" && found.Groups[0].Step == fsm.Charge && found.Groups[0].Code == "error", found, err)
-	s.exec(t, `INSERT INTO replica_reports VALUES (gen_random_uuid(), 'killed:7', now() - interval '7 seconds', 0, '[]'),
+	s.exec(t, `INSERT INTO replica_reports (owner, name, at, orders_per_second, steps) VALUES (gen_random_uuid(), 'killed:7', now() - interval '7 seconds', 0, '[]'),
 		(gen_random_uuid(), 'long ago:7', now() - interval '1 hour', 0, '[]'), (gen_random_uuid(), '', now() - interval '30 minutes', 0, '[]')`)
 	s.exec(t, `UPDATE replica_reports SET outages = jsonb_build_array(jsonb_build_object('step', 'confirm', 'since', at - interval '2 minutes', 'until', at - interval '1 minute'))
 		WHERE name = ''`)
@@ -61,7 +61,7 @@ reserve: {executor: simulator, url: SIM, retry: {initial: 10ms, cap: 10ms}, brea
 		return err == nil && len(v.Ended) == 2 && v.Ended[0].Completed == 1
 	})
 	ended := v.Ended[0] // the charge still fails
-	if ended.Step != fsm.Reserve || ended.Waited != 1 || ended.Held+ended.Stopped != 0 || ended.Failure != "HTTP 500 error" || ended.Host == "" || !ended.Until.After(ended.Since) {
+	if ended.Step != fsm.Reserve || ended.Waited != 1 || ended.Held+ended.Failed+ended.Canceled != 0 || ended.Failure != "HTTP 500 error" || ended.Host == "" || !ended.Until.After(ended.Since) {
 		t.Errorf("%+v", ended)
 	}
 	stop(t, calls)

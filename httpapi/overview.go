@@ -68,7 +68,8 @@ type endedOutage struct {
 	More      bool      `json:"more" doc:"More orders may have waited."`
 	Completed int64     `json:"completed" doc:"Of orders: those that are completed now."`
 	Attention int64     `json:"attention" doc:"Of orders: those that wait for a person now."`
-	Stopped   int64     `json:"stopped" doc:"Of orders: those that have failed or were canceled."`
+	Failed    int64     `json:"failed" doc:"Of orders: those that have failed."`
+	Canceled  int64     `json:"canceled" doc:"Of orders: those that were canceled."`
 }
 
 type unfinishedOrder struct {
@@ -116,7 +117,7 @@ func overviewOf(v *orders.Overview) overview {
 		OverdueSeconds: v.Overdue.Seconds(), LateUndos: v.LateUndos, Authorizations: v.Authorizations,
 		ChargeOperations: v.ChargeOperations, OldestChargeOperationSeconds: v.OldestChargeOperation.Seconds(),
 		Outages: each(v.Ended, func(o *orders.Outage) endedOutage {
-			return endedOutage{o.Steps, o.Host, o.Failure, o.Since.UTC(), o.Until.UTC(), o.Waited, o.Waited >= orders.CountsMost, o.Completed, o.Held, o.Stopped}
+			return endedOutage{o.Steps, o.Host, o.Failure, o.Since.UTC(), o.Until.UTC(), o.Waited, o.Waited >= orders.CountsMost, o.Completed, o.Held, o.Failed, o.Canceled}
 		}),
 		Statuses: each(v.Statuses, func(c *orders.StatusCount) statusCount { return statusCount{state(c.Status), c.Orders, c.More} }),
 		Replicas: each(v.Replicas, func(r *orders.Replica) replica { return replica{r.Name, r.Connections, r.Since} }),

@@ -78,7 +78,7 @@ var createWebhookEndpointOperation = withBody(huma.Operation{
 type webhookEndpointBody struct {
 	URL         string      `json:"url" minLength:"1" maxLength:"2000" doc:"The URL to post events to: https, or with --allow-private also http. It is visible with the role read, so it must not contain secrets."`
 	Description string      `json:"description,omitempty" minLength:"1" maxLength:"1000" doc:"What it is for."`
-	Types       []eventType `json:"types,omitempty" nullable:"false" minItems:"1" maxItems:"100" doc:"The event types to send; order.* matches all that begin with order. Defaults to all."`
+	Types       []eventType `json:"types,omitempty" nullable:"false" minItems:"1" maxItems:"100" doc:"The event types to send; order.* matches all that begin with order. Defaults to all. Those about how Pawl drives an order, such as order.awaiting_retry, are sent only if they are named."`
 	VerbBody
 }
 
@@ -300,7 +300,8 @@ type webhookEndpoint struct {
 	DisabledAt     *time.Time `json:"disabledAt,omitempty"`
 	DisabledReason string     `json:"disabledReason,omitempty" doc:"Why it is disabled."`
 	Failures       int32      `json:"failures" minimum:"0" doc:"Failed attempts since the last success."`
-	FailingSince   *time.Time `json:"failingSince,omitempty" doc:"When the first of them was. After five days without success the endpoint is disabled."`
+	FailingSince   *time.Time `json:"failingSince,omitempty" doc:"When the first of them was."`
+	DisablesAt     *time.Time `json:"disablesAt,omitempty" doc:"When the endpoint is disabled if nothing succeeds until then: five days after failingSince."`
 	LastFailure    *attempt   `json:"lastFailure,omitempty" doc:"The last failed attempt. Absent if the last one succeeded."`
 	PausedUntil    *time.Time `json:"pausedUntil,omitempty" doc:"Nothing is sent until then, because attempts failed or the endpoint asked to wait."`
 	EventNo        int64      `json:"eventNo" minimum:"0" doc:"Events of the feed up to this number have deliveries."`
@@ -324,7 +325,8 @@ type delivery struct {
 	OrderID     string     `json:"orderId,omitempty" doc:"The order of the event."`
 	Item        string     `json:"item,omitempty" doc:"The item of the event."`
 	State       string     `json:"state" enum:"pending,delivered,exhausted,skipped" doc:"exhausted: all attempts failed. Later deliveries of the order at this endpoint wait until it is resent or skipped."`
-	CreatedAt   time.Time  `json:"createdAt" doc:"When the delivery was created. Its event may be older."`
+	EventAt     *time.Time `json:"eventAt,omitempty" doc:"When the event happened. Absent if it is not one of the feed."`
+	CreatedAt   time.Time  `json:"createdAt" doc:"When the delivery was created."`
 	DueAt       *time.Time `json:"dueAt,omitempty" doc:"When it is sent next. Absent if it is finished, or waits for an earlier delivery of its order."`
 	AttemptedAt *time.Time `json:"attemptedAt,omitempty" doc:"When it was last sent."`
 	FinishedAt  *time.Time `json:"finishedAt,omitempty"`
@@ -360,9 +362,13 @@ func webhookEndpointOf(e *db.WebhookEndpoint) webhookEndpoint {
 	if failure := webhooks.LastFailure(e); failure != nil {
 		last = new(attemptOf(failure))
 	}
+	var disables *time.Time
+	if e.FailingSince != nil && e.State == webhooks.Enabled {
+		disables = new(e.FailingSince.Add(webhooks.DisabledAfter).UTC())
+	}
 	return webhookEndpoint{
 		ID: webhooks.EndpointID(e.EndpointNo), URL: e.Url, Description: or(e.Description, ""), Types: e.Types, State: e.State,
-		DisabledAt: utc(e.DisabledAt), DisabledReason: or(e.DisabledReason, ""), Failures: e.Failures, FailingSince: utc(e.FailingSince),
+		DisabledAt: utc(e.DisabledAt), DisabledReason: or(e.DisabledReason, ""), Failures: e.Failures, FailingSince: utc(e.FailingSince), DisablesAt: disables,
 		LastFailure: last, PausedUntil: utc(e.PausedUntil), EventNo: e.EventNo, Version: e.Version, CreatedAt: e.CreatedAt.UTC(), CreatedBy: e.CreatedBy,
 		Secret: e.Secret, PreviousSecretUntil: utc(e.PreviousSecretUntil),
 	}
@@ -372,7 +378,7 @@ func deliveryOf(d *webhooks.Delivery) delivery {
 	return delivery{
 		EndpointID: webhooks.EndpointID(d.EndpointNo), Delivery: d.DeliveryNo, EventID: d.EventID, Type: d.Type,
 		OrderID: d.OrderID, Item: d.Item(), State: d.State,
-		CreatedAt: d.CreatedAt.UTC(), DueAt: utc(d.DueAt), AttemptedAt: utc(d.AttemptedAt), FinishedAt: utc(d.FinishedAt),
+		EventAt: events.At(d.EventID), CreatedAt: d.CreatedAt.UTC(), DueAt: utc(d.DueAt), AttemptedAt: utc(d.AttemptedAt), FinishedAt: utc(d.FinishedAt),
 		Attempts: d.Attempts, Status: d.Status,
 		Log: each(d.Log, attemptOf), Changes: each(d.Changes, deliveryChangeOf),
 	}

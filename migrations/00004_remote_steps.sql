@@ -130,6 +130,7 @@ CREATE TABLE pawl.replica_reports (
   owner             uuid PRIMARY KEY,     -- the process
   name              text NOT NULL,        -- of the process: its host, and its process id there; empty: it has ended
   at                timestamptz NOT NULL,
+  since             timestamptz NOT NULL DEFAULT now(), -- of its first report
   orders_per_second float8 NOT NULL,      -- that it finished since its report before
   steps             jsonb NOT NULL,       -- of providers that it calls: their circuit breakers, and what waits
   outages           jsonb NOT NULL DEFAULT '[]' -- of these providers that are over, with the numbers of the orders that waited; kept for an hour after the process

@@ -29,7 +29,7 @@ SELECT max(h.last_before)::bigint AS last_before, min(h.first_after)::bigint AS 
 
 -- name: OrdersFind :one
 -- by is the index to search: number (the primary key, for lists that include completed orders), customer, item,
--- dispute, refund (both are small tables), or uncompleted. An item's completed orders are found through its reservations; failed and canceled orders through
+-- dispute, refund (open and failed ones; both are small tables), or uncompleted. An item's completed orders are found through its reservations; failed and canceled orders through
 -- ended_as; held orders hold by hold (holds), or by item. Unless they are completed, orders with lines have no item in an
 -- index ('' is in its place), and all of them are looked at. Driven orders are few, and all are read, through orders_due
 -- without the held ones.
@@ -180,7 +180,7 @@ SELECT ARRAY(
           SELECT 1 FROM pawl.charge_operations AS u WHERE u.order_no = o.order_no AND u.state = 'done' AND (u.kind = 'void' OR u.voided > 0)))
         AND (@refund::text = '' OR o.charge_operations IS NOT NULL AND EXISTS (
           SELECT 1 FROM pawl.charge_operations AS u WHERE u.order_no = o.order_no AND u.number > 0
-            AND CASE WHEN @refund::text = 'open' THEN u.state NOT IN ('done', 'failed') ELSE u.kind = 'refund' AND u.state = 'failed' AND NOT EXISTS (
+            AND CASE WHEN @refund::text = 'open' THEN u.state NOT IN ('done', 'failed') ELSE u.kind = 'refund' AND u.state = @refund::text AND NOT EXISTS (
               SELECT 1 FROM pawl.charge_operations AS n WHERE n.order_no = u.order_no AND n.kind = 'refund' AND n.number > u.number) END))
         AND (@dispute::text = '' OR o.disputes IS NOT NULL AND EXISTS (
           SELECT 1 FROM pawl.disputes AS d WHERE d.order_no = o.order_no

@@ -98,9 +98,8 @@ WITH old AS (DELETE FROM pawl.replica_reports AS r WHERE r.at < now() - interval
 UPDATE pawl.replica_reports AS r SET name = '', orders_per_second = 0, steps = '[]' WHERE r.owner = @owner;
 
 -- name: ReplicaReports :many
--- Returns the last reports. late: the next one should be there; silent: several are missing. Those without a name are of replicas that have ended, or
--- are not missed any more.
-SELECT (CASE WHEN r.at > now() - interval '5 minutes' THEN r.name ELSE '' END)::text AS name, r.at, r.at < now() - interval '6 seconds' AS late,
+-- Returns the last reports. late: the next one should be there; silent: several are missing. Those without a name are of replicas that have ended.
+SELECT r.name, r.since, r.at, r.at < now() - interval '6 seconds' AS late,
   r.at < now() - interval '20 seconds' AS silent,
   r.orders_per_second, r.steps, r.outages
 FROM pawl.replica_reports AS r WHERE r.at > now() - interval '1 hour' ORDER BY r.at;
@@ -108,6 +107,7 @@ FROM pawl.replica_reports AS r WHERE r.at > now() - interval '1 hour' ORDER BY r
 -- name: OrdersByOutcome :many
 -- Counts orders by the number that each came with, and which of them completed, need a person, or ended otherwise.
 SELECT n.of::integer AS of, count(*) AS orders, count(*) FILTER (WHERE o.status = 'completed') AS completed,
-  count(*) FILTER (WHERE o.hold IN ('attention', 'approval')) AS held, count(*) FILTER (WHERE o.status IN ('failed', 'canceled')) AS stopped
+  count(*) FILTER (WHERE o.hold IN ('attention', 'approval')) AS held,
+  count(*) FILTER (WHERE o.status = 'failed') AS failed, count(*) FILTER (WHERE o.status = 'canceled') AS canceled
 FROM ROWS FROM (unnest(@order_nos::bigint[]), unnest(@ofs::integer[])) AS n(order_no, of) JOIN pawl.orders AS o ON o.order_no = n.order_no
 GROUP BY n.of;

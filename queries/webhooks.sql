@@ -114,7 +114,7 @@ WITH results AS MATERIALIZED (
     AND d.state = 'pending' AND d.due_at IS NULL
   RETURNING d.*
 )
-SELECT coalesce(e.failing_since < now() - interval '5 days', false)::boolean AS failing_long,
+SELECT coalesce(e.failing_since < now() - make_interval(secs => @disabled_after::float8), false)::boolean AS failing_long,
   coalesce(w.delivery_no, 0)::bigint AS delivery_no, w.event_no, w.seq, coalesce(w.attempts, 0)::smallint AS attempts,
   coalesce(w.type, '')::text AS type, coalesce(w.event_id, '')::text AS event_id, coalesce(w.subject, '')::text AS subject, w.body
 FROM endpoint AS e LEFT JOIN woken AS w ON true;

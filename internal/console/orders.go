@@ -69,7 +69,7 @@ var searchHelp = [][2]string{
 	{`refunded:yes`, "something of it was refunded, or its charge was undone"},
 	{`authorized:yes`, "something of it is authorized, and neither captured nor voided"},
 	{`voided:yes`, "something of its authorization was voided"},
-	{`refund:open`, "a refund, capture or void is under way; failed: a refund failed, and none was requested since"},
+	{`refund:open`, "a refund, capture or void is under way; done, failed: the last refund is done, or has failed"},
 	{`dispute:open`, "the customer disputes the charge; also won, lost"},
 	{`created:2026-11-01`, "created on that day (UTC); also today, yesterday"},
 	{`from:2026-11-01`, "created on or after that day; also a time, today, yesterday, 90m, 24h, 7d (UTC)"},

@@ -90,7 +90,7 @@ func decides(kind client.IncidentKind, may func(string) bool) bool {
 
 // Left is how many of the orders that waited have not ended, and go on by themselves.
 func (p overviewPage) Left(o client.EndedOutage) int64 {
-	return o.Orders - o.Completed - o.Attention - o.Stopped
+	return o.Orders - o.Completed - o.Attention - o.Failed - o.Canceled
 }
 
 // FailsAgain reports whether a step of an outage that ended fails now, so that it is only history.

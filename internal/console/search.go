@@ -61,7 +61,7 @@ var valuesOf = map[string][]string{
 	"refunded":   {"yes"},
 	"authorized": {"yes"},
 	"voided":     {"yes"},
-	"refund":     {"open", "failed"},
+	"refund":     {"open", "done", "failed"},
 	"dispute":    {"open", "won", "lost"},
 	"sort":       {"newest", "oldest"},
 }

@@ -135,6 +135,15 @@ func eventID(subject string, row *db.EventsOfBatchRow) string {
 	return subject + "_" + strconv.FormatInt(row.Seq, 10) + "_" + strconv.FormatInt(row.At.UnixMicro(), 16)
 }
 
+// At is when an event happened, by its ID. Nil: it is not one of the feed.
+func At(id string) *time.Time {
+	micro, err := strconv.ParseInt(id[strings.LastIndexByte(id, '_')+1:], 16, 64)
+	if err != nil {
+		return nil
+	}
+	return new(time.UnixMicro(micro).UTC())
+}
+
 // clip truncates a text between two characters.
 func clip(text string) string {
 	if len(text) <= textMost {
@@ -212,6 +221,13 @@ func MatchesType(filter []string, name string) bool {
 		prefix, all := strings.CutSuffix(f, "*")
 		return f == name || all && strings.HasPrefix(name, prefix)
 	})
+}
+
+// Driving reports whether a type is about how Pawl drives an order: nothing that a receiver of webhooks acts on, and
+// while a provider is away one for each try of each order.
+func Driving(name string) bool {
+	return slices.Contains([]string{typeAwaitingRetry, "order.woken", "order.step_called", "order.step_answered", "order.taken_over", "order.released",
+		"order.awaiting_permit", "order.permit_granted"}, name)
 }
 
 // typeOf is the type of an event about an order.

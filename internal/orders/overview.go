@@ -82,7 +82,7 @@ type Overview struct {
 	Statuses []StatusCount // one for each state, in their order
 	Oldest   *OldestOrder  // that has not ended; nil: none, or one that a crash may take back
 	Replicas []Replica     // by name
-	Lost     []LostReplica // that were connected within some minutes, did not end in order, and were not replaced
+	Lost     []LostReplica // that reported within an hour, did not end in order, and were not replaced
 	Disputes []Disputed    // that are neither won nor lost, up to CountsMost
 
 	Operations []WaitingOperations
@@ -144,8 +144,8 @@ type Outage struct {
 	Steps    []string `json:"-"` // with the route
 	failures []string // at each of them
 
-	// What became of them; the rest goes on. Held: for a person. Stopped: failed or canceled.
-	Waited, Completed, Held, Stopped int64 `json:"-"`
+	// What became of them; the rest goes on. Held: for a person.
+	Waited, Completed, Held, Failed, Canceled int64 `json:"-"`
 }
 
 func (o *Outage) isOf(step fsm.Step, route string) bool { return o.Step == step && o.Route == route }
@@ -257,7 +257,7 @@ func (v *Overview) addReports(rows []db.ReplicaReportsRow) error {
 		}
 	}
 	v.settleOutages()
-	v.Lost = unreplaced(v.Lost, v.Replicas)
+	v.Lost = unreplaced(v.Lost, rows)
 	slices.SortFunc(v.Steps, func(a, b ProviderStep) int {
 		return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Step, b.Step), cmp.Compare(a.Route, b.Route))
 	})
@@ -276,12 +276,12 @@ func (v *Overview) addSteps(row *db.ReplicaReportsRow) error {
 	return nil
 }
 
-// unreplaced returns the lost replicas in whose place no other one has started since. Each replica replaces one.
-func unreplaced(lost []LostReplica, replicas []Replica) []LostReplica {
+// unreplaced returns the lost replicas in whose place no other one has started since, whether or not that was lost as
+// well. Each replica replaces one.
+func unreplaced(lost []LostReplica, successors []db.ReplicaReportsRow) []LostReplica {
 	slices.SortFunc(lost, func(a, b LostReplica) int { return b.At.Compare(a.At) }) // the last has the fewest successors
-	successors := slices.Clone(replicas)
 	return slices.DeleteFunc(lost, func(l LostReplica) bool {
-		i := slices.IndexFunc(successors, func(s Replica) bool { return s.Since.After(l.At) })
+		i := slices.IndexFunc(successors, func(s db.ReplicaReportsRow) bool { return s.Since.After(l.At) })
 		if i >= 0 {
 			successors = slices.Delete(successors, i, i+1)
 		}
@@ -388,7 +388,7 @@ func (r *Reader) followOutages(ctx context.Context, ended []Outage) ([]Outage, e
 	rows, err := Read(ctx, r, r.query.OrdersByOutcome, waited)
 	for _, row := range rows {
 		o := &ended[row.Of]
-		o.Waited, o.Completed, o.Held, o.Stopped = row.Orders, row.Completed, row.Held, row.Stopped
+		o.Waited, o.Completed, o.Held, o.Failed, o.Canceled = row.Orders, row.Completed, row.Held, row.Failed, row.Canceled
 	}
 	return slices.DeleteFunc(ended, func(o Outage) bool { return o.Waited > 0 && o.Completed == 0 }), err
 }

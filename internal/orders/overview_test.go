@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"pawl/db"
 	"pawl/fsm"
 	"pawl/test/assert"
 )
@@ -85,9 +86,9 @@ func TestUnreplaced(t *testing.T) {
 	t.Parallel()
 	at := func(minute int) time.Time { return time.Unix(int64(60*minute), 0) }
 	for want, starts := range map[string][]int{"": {3, 4}, "a": {0, 5}, "b": {2, 0}, "ba": {0, 1}} {
-		var replicas []Replica
+		var replicas []db.ReplicaReportsRow
 		for _, start := range starts {
-			replicas = append(replicas, Replica{Since: at(start)})
+			replicas = append(replicas, db.ReplicaReportsRow{Since: at(start)})
 		}
 		names := ""
 		for _, lost := range unreplaced([]LostReplica{{"a", at(1)}, {"b", at(2)}}, replicas) {

@@ -186,7 +186,7 @@ type Filter struct {
 	Refunded               bool   // something of it was refunded, or its charge was undone
 	Authorized             bool   // something of it is authorized, and neither captured nor voided
 	Voided                 bool   // something of its authorization was voided
-	Refund                 string // open: a refund, capture or void is neither done nor failed; failed: a refund failed, and none was requested since
+	Refund                 string // open: a refund, capture or void is neither done nor failed; done, failed: the last refund
 	Dispute                string // open, or the state of one of its disputes: won or lost
 	Route                  string // of its charge
 }
@@ -366,7 +366,7 @@ func (f *Filter) query(w window) db.OrdersFindParams {
 	switch {
 	case f.Dispute != "":
 		q.By = "dispute"
-	case f.Refund != "":
+	case f.Refund != "" && f.Refund != OperationDone: // many may be
 		q.By = "refund"
 	case f.Hold != "":
 		q.By, q.Holds = "hold", []string{f.Hold}

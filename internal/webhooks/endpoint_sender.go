@@ -399,6 +399,9 @@ func (c *endpointSender) readPage(ctx context.Context) error {
 		page, err = c.d.feed.After(ctx, expired.Continue, filter, pageMost)
 	}
 	if err == nil {
+		page.Events = slices.DeleteFunc(page.Events, func(e events.Event) bool {
+			return events.Driving(e.Type) && !slices.Contains(filter.Types, e.Type)
+		})
 		c.page, c.pageVersion = page, c.endpoint.Version
 	}
 	return err

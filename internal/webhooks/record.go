@@ -168,6 +168,9 @@ func (c *endpointSender) leaveAlone(pause time.Duration) {
 	}
 }
 
+// DisabledAfter is how long nothing may be delivered to an endpoint until it is disabled.
+const DisabledAfter = 5 * 24 * time.Hour
+
 // pauseFor is how long to wait before the next attempt. The pauses of a failing endpoint grow: a tenth of the time
 // since the first failure.
 func (c *endpointSender) pauseFor(o *outcome) time.Duration {
@@ -183,7 +186,7 @@ func (c *endpointSender) pauseFor(o *outcome) time.Duration {
 func (c *endpointSender) recordParams(o *outcome, pause time.Duration) db.WebhookDeliveriesRecordParams {
 	params := db.WebhookDeliveriesRecordParams{
 		EndpointNo: c.no, Owner: c.d.owner, Fence: c.fence, Seq: c.endpoint.Seq,
-		Failures: c.endpoint.Failures, Succeeded: o.succeeded, PauseSeconds: pause.Seconds(),
+		Failures: c.endpoint.Failures, Succeeded: o.succeeded, PauseSeconds: pause.Seconds(), DisabledAfter: DisabledAfter.Seconds(),
 	}
 	for _, v := range o.results {
 		entry, _ := json.Marshal(v.entry) // it can always be encoded

@@ -22,9 +22,10 @@ func overviewCommand() *cobra.Command {
 		found, err := s.GetOverview(ctx)
 		return show(s, found, err, func(o *client.Overview) error {
 			for _, over := range o.Outages {
-				fmt.Fprintf(s.out, "%s works again since %s, after failing for %s. Orders that waited: %d; %d completed, %d need a person, %d failed or were canceled, %d are still on the way.\n",
+				fmt.Fprintf(s.out, "%s works again since %s, after failing for %s. Orders that waited: %d; %d completed, %d need a person, %d failed, %d were canceled, %d are still on the way.\n",
 					strings.Join(over.Steps, ", "), moment(over.Until), over.Until.Sub(over.Since).Round(time.Second),
-					over.Orders, over.Completed, over.Attention, over.Stopped, over.Orders-over.Completed-over.Attention-over.Stopped)
+					over.Orders, over.Completed, over.Attention, over.Failed, over.Canceled,
+					over.Orders-over.Completed-over.Attention-over.Failed-over.Canceled)
 			}
 			if len(o.Incidents) == 0 {
 				fmt.Fprintln(s.out, "Nothing needs you.")
