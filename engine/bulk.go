@@ -135,13 +135,17 @@ func (e *Engine) foresee(ctx context.Context, b *Bulk, orderIDs []string, result
 	found, err := e.knownOf(ctx, b, orderIDs)
 	for i, orderID := range orderIDs {
 		q := b.forOrder(orderID)
-		if _, there := found.orders[orderID]; there {
+		is, there := found.orders[orderID]
+		if there {
 			q.known = found
 		}
 		if results[i] = (BulkResult{OrderID: orderID, Err: err}); err == nil {
 			results[i] = e.doOne(ctx, q)
-			if is, would := found.orders[orderID], &results[i].Order; would.FailureCode == nil {
+			if would := &results[i].Order; would.FailureCode == nil {
 				would.FailureStep, would.FailureCode, would.FailureDetail = is.FailureStep, is.FailureCode, is.FailureDetail
+			}
+			if results[i].Err == nil && q.Verb == orders.Cancel && orders.Canceling(&is) && !orders.HeldFor(&is, fsm.HoldAttention) {
+				results[i].Err = &orders.NotApplicable{Verb: q.Verb, Code: orders.RefusedState, Order: lean(is)}
 			}
 		}
 	}

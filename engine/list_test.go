@@ -207,6 +207,10 @@ func TestListLooksAtSomeOrders(t *testing.T) {
 		Filter:  &orders.Filter{AmountFrom: new(decimal.MustParse("100")), Limit: 10},
 	})
 	assert.True(t, err == nil && len(found) == 2, "in bulk", found, err)
+	b.exec(t, `UPDATE orders SET stop_requested = 'cancel', hold = 'retry', hold_reason = NULL, due_at = now() + interval '1 day' WHERE order_no = 1`)
+	found, err = b.engine.DoAll(t.Context(), engine.Bulk{Request: engine.Request{Verb: orders.Cancel, DryRun: true}, OrderIDs: []string{"1"}})
+	assert.NoError(t, err)
+	assert.Contains(t, fmt.Sprint(found[0].Err), "the order is already being canceled")
 	// Those that are due first are others than those with the lowest numbers.
 	b.exec(t, `UPDATE orders SET hold = 'retry', hold_reason = NULL, due_at = now() + interval '12 hours' - make_interval(secs => order_no)`)
 	b.overviewCuts(t, "all wait for a retry", map[string]int64{"retry": orders.CountsMost})

@@ -298,7 +298,7 @@ func (e *Engine) judgeLateUndo(ctx context.Context, o *orders.Order, q *Request)
 // joins accepts a cancellation of an order that is being canceled. A cancellation with an id is recorded, so that a
 // repeat is recognized.
 func (e *Engine) joins(o *orders.Order, q *Request) (*change, error) {
-	underway := q.Verb == orders.Cancel && or(o.StopRequested) == string(orders.Cancel) && !o.Status.Final()
+	underway := q.Verb == orders.Cancel && orders.Canceling(o)
 	switch {
 	case !underway:
 		return nil, &orders.NotApplicable{Verb: q.Verb, Code: q.Verb.RefusalFor(o), Order: *o}

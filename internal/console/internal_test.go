@@ -315,7 +315,7 @@ func TestOverviewOfALot(t *testing.T) {
 // TestFailingEndpoint: the page of an endpoint says first what is wrong, what waits, and what to do.
 func TestFailingEndpoint(t *testing.T) {
 	t.Parallel()
-	failing := &client.WebhookEndpoint{ID: "whe_1", State: "enabled", Failures: 3, FailingSince: time.Now().Add(-time.Hour), Undelivered: 5}
+	failing := &client.WebhookEndpoint{ID: "whe_1", State: "enabled", Failures: 3, DisablesAt: time.Now().Add(120*time.Hour - time.Minute), Undelivered: 5}
 	failing.PausedUntil = time.Now().Add(time.Hour + time.Minute)
 	text := render(t, "webhook", client.Caller{}, endpointPage{WebhookEndpoint: failing, Exhausted: true, Deliveries: []client.Delivery{{State: "pending", DueAt: time.Now()}}})
 	assert.Equal(t, strings.Count(text, ">in 1 h<"), 2, "it says when the next attempt is: above and in the list")

@@ -22,11 +22,6 @@ func (v *visit) showEndpoints() error {
 	return v.show("webhooks", page{Title: "Webhooks", Data: list.Endpoints})
 }
 
-// DisabledBy is when the endpoint is disabled if it goes on to fail.
-func (p endpointPage) DisabledBy() time.Time {
-	return p.FailingSince.Add(failingDays * 24 * time.Hour)
-}
-
 // Due is when a delivery is sent next: not while the endpoint is paused.
 func (p endpointPage) Due(d client.Delivery) time.Time {
 	if d.DueAt.Before(p.PausedUntil) {
@@ -34,9 +29,6 @@ func (p endpointPage) Due(d client.Delivery) time.Time {
 	}
 	return d.DueAt
 }
-
-// failingDays is how many days of failures disable an endpoint.
-const failingDays = 5
 
 // endpointPage is an endpoint with a page of its deliveries.
 type endpointPage struct {
@@ -146,9 +138,9 @@ func (v *visit) newEndpoint() *task {
 	return &task{
 		Name: "new", operation: "createWebhookEndpoint",
 		Heading: "New webhook endpoint", Button: "Create endpoint", Back: "/console/webhooks",
-		Notes: []string{"Pawl sends events from now on to the URL, as a signed POST with JSON. The receiver answers with 2xx within 15 seconds; " +
-			"until then, Pawl tries again for three days. Events of an order come one after the other.",
-			"The next page shows the secret of the signatures, once, and sends a test event if you like."},
+		Notes: []string{"Pawl sends events from now on to the URL, as a signed POST with JSON. The receiver answers with 2xx within 15 seconds. " +
+			"Otherwise Pawl sends the event again, for three days, and disables the endpoint if it accepts none for five. Events of an order come one after the other.",
+			"The next page shows the secret of the signatures, once, and sends a test event."},
 		fields: append(endpointFields(&client.WebhookEndpoint{}), whyField),
 		do: func(form url.Values) error {
 			body, err := endpointBody(form)
@@ -156,7 +148,7 @@ func (v *visit) newEndpoint() *task {
 				return err
 			}
 			made, err := v.api.CreateWebhookEndpoint(v.r.Context(), body)
-			return v.tellSecret("The endpoint is created", made, err, "From now on, "+form.Get("url")+" gets events. Types: "+typesText(body.Types)+". A test event shows whether it gets them.")
+			return v.tellSecret("The endpoint is created", made, err, "From now on, "+form.Get("url")+" gets events. Types: "+typesText(body.Types)+".")
 		},
 	}
 }
@@ -166,16 +158,14 @@ func (v *visit) tellSecret(heading string, e *client.WebhookEndpoint, err error,
 		return err
 	}
 	r := result{Heading: heading, Text: e.Secret, Back: endpointURL(e.ID),
-		Notes: append(notes, "This is its secret. It is not shown again: give it to the receiver now. With it, the receiver checks the header webhook-signature, "+
-			"by a library of Standard Webhooks (standardwebhooks.com), or by verifyWebhook of Pawl's clients, and rejects what it does not fit.")}
+		Notes: append(notes, "Give its secret to the receiver now. It is not shown again:")}
 	if v.may("testWebhookEndpoint") { // the same form again: its answer has the same secret
 		r.Again, r.Button = v.r.PostForm, "Send a test event"
 	}
 	if v.r.PostForm.Has("again") {
-		r.Test, err = v.api.TestWebhookEndpoint(v.r.Context(), e.ID)
-	}
-	if err != nil {
-		return err
+		if r.Test, err = v.api.TestWebhookEndpoint(v.r.Context(), e.ID); err != nil {
+			return err
+		}
 	}
 	return v.tell(r)
 }

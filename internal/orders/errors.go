@@ -148,6 +148,9 @@ func (n *NotApplicable) Error() string {
 		return fmt.Sprintf("the order is at generation %d", n.Order.Generation)
 	}
 	text := "the order " + ofState[n.Order.Status]
+	if n.Verb == Cancel && Canceling(&n.Order) {
+		text = "the order is already being canceled"
+	}
 	if n.Order.Hold != nil {
 		text += ", and " + ofHold[*n.Order.Hold]
 	}

@@ -124,6 +124,11 @@ func Pausing(o *Order) bool { return o.StopRequested != nil && *o.StopRequested 
 // Stopping reports whether the order will be undone, because it was canceled or its deadline has passed.
 func Stopping(o *Order) bool { return o.StopRequested != nil && !Pausing(o) }
 
+// Canceling reports whether the order was canceled, and has not ended.
+func Canceling(o *Order) bool {
+	return o.StopRequested != nil && *o.StopRequested == string(Cancel) && !o.Status.Final()
+}
+
 // confirmInDoubt reports whether the confirmation may have been done. Nothing stops such an order.
 func confirmInDoubt(o *Order) bool {
 	return o.Status.Pivot() && o.InDoubtSince != nil
