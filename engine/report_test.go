@@ -38,9 +38,9 @@ charge: {executor: simulator, url: SIM, retry: {initial: 30m, cap: 30m}, breaker
 	}
 	found, err := shows.Orders.ErrorGroups(t.Context())
 	assert.True(t, err == nil && len(found.Groups) == 1 && found.Groups[0].Hold == "retry" && found.Groups[0].Step == fsm.Charge && found.Groups[0].Code == "error", found, err)
-	s.exec(t, `INSERT INTO replica_reports VALUES (gen_random_uuid(), 'killed:7', now() - interval '7 seconds', now() - interval '1 hour', 0, '[]'),
-		(gen_random_uuid(), 'long ago:7', now() - interval '1 hour', now() - interval '1 hour', 0, '[]'),
-		(gen_random_uuid(), '', now() - interval '30 minutes', now() - interval '1 hour', 0, '[]')`)
+	s.exec(t, `INSERT INTO replica_reports (owner, name, at, orders_per_second, steps) VALUES (gen_random_uuid(), 'killed:7', now() - interval '7 seconds', 0, '[]'),
+		(gen_random_uuid(), 'long ago:7', now() - interval '1 hour', 0, '[]'), (gen_random_uuid(), '', now() - interval '30 minutes', 0, '[]')`)
+	s.exec(t, `UPDATE replica_reports SET since = now() - interval '1 hour'`) // none has started in its place
 	s.exec(t, `UPDATE replica_reports SET outages = jsonb_build_array(jsonb_build_object('step', 'confirm', 'since', at - interval '2 minutes', 'until', at - interval '1 minute'))
 		WHERE name = ''`)
 	eventually(t, "a replica that was killed is lost", func() bool {
