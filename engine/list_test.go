@@ -199,9 +199,8 @@ func TestListLooksAtSomeOrders(t *testing.T) {
 		}
 		assert.True(t, reflect.DeepEqual(pages, want), f, pages)
 	}
-	if page, next, err := b.engine.Orders.List(t.Context(), orders.Filter{Item: "lamp", Limit: 10}); len(page) != 0 || next != 0 || err != nil {
-		t.Errorf("among orders for something else: %d, next %d, %v", len(page), next, err)
-	}
+	page, next, err := b.engine.Orders.List(t.Context(), orders.Filter{Item: "lamp", Limit: 10})
+	assert.True(t, len(page) == 0 && next == 0 && err == nil, "among orders for something else", len(page), next, err)
 	found, err := b.engine.DoAll(t.Context(), engine.Bulk{
 		Request: engine.Request{Verb: orders.Cancel, DryRun: true},
 		Filter:  &orders.Filter{AmountFrom: new(decimal.MustParse("100")), Limit: 10},

@@ -33,9 +33,7 @@ charge: {executor: simulator, url: SIM, retry: {initial: 30m, cap: 30m}, breaker
 		!strings.HasPrefix(step.Host, "127.0.0.1:") || step.Failure != "HTTP 500 error" || poolOf(shows, version, fsm.Charge).Step != "" {
 		t.Errorf("%+v", step)
 	}
-	if group.Status != fsm.Charging || group.Hold != "retry" || group.Orders != 1 || group.Amount != "99.99" || group.Currency != "USD" || group.TriedSince.IsZero() || step.Budget != 15*time.Minute {
-		t.Errorf("%+v", group)
-	}
+	assert.True(t, group.Status == fsm.Charging && group.Hold == "retry" && group.Orders == 1 && group.Amount == "99.99" && group.Currency == "USD" && !group.TriedSince.IsZero() && step.Budget == 15*time.Minute, group)
 	found, err := shows.Orders.ErrorGroups(t.Context())
 	assert.True(t, err == nil && len(found.Groups) == 1 && found.Groups[0].Hold == "retry" && found.Groups[0].Step == fsm.Charge && found.Groups[0].Code == "error", found, err)
 	s.exec(t, `INSERT INTO replica_reports (owner, name, at, orders_per_second, steps) VALUES (gen_random_uuid(), 'killed:7', now() - interval '7 seconds', 0, '[]'),
@@ -62,9 +60,7 @@ reserve: {executor: simulator, url: SIM, retry: {initial: 10ms, cap: 10ms}, brea
 		return err == nil && len(v.Ended) == 2 && v.Ended[0].Completed == 1
 	})
 	ended := v.Ended[0] // the charge still fails
-	if ended.Step != fsm.Reserve || ended.Waited != 1 || ended.Held+ended.Failed+ended.Canceled != 0 || ended.Failure != "HTTP 500 error" || ended.Host == "" || !ended.Until.After(ended.Since) {
-		t.Errorf("%+v", ended)
-	}
+	assert.True(t, ended.Step == fsm.Reserve && ended.Waited == 1 && ended.Held+ended.Failed+ended.Canceled == 0 && ended.Failure == "HTTP 500 error" && ended.Host != "" && ended.Until.After(ended.Since), ended)
 	stop(t, calls)
 	s.counts(t, 0, `SELECT count(*) FROM replica_reports WHERE steps::text LIKE '%charge%'`)
 	s.counts(t, 2, `SELECT count(*) FROM replica_reports WHERE name <> ''`) // the killed one, and the other one

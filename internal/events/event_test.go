@@ -82,6 +82,7 @@ func TestLinesOfARefund(t *testing.T) {
 		OperationLines: []byte(`[{"line":2,"item":"tea","quantity":1,"amount":"1.50","restock":true}]`)})
 	assert.Equal(t, e.Data.RefundLines, []RefundLine{{Line: 2, EventLine: EventLine{Item: "tea", Quantity: 1, Amount: "1.50"}, Restock: true}})
 	assert.Contains(t, string(e.JSON()), `"refundLines":[{"line":2,"item":"tea","quantity":1,"amount":"1.50","restock":true}]`)
+	assert.Equal(t, *At(e.ID), e.Timestamp, "its time")
 	e = eventOf(&db.EventsOfBatchRow{Lines: slices.Repeat([]byte("["), linesMost), OperationLines: []byte(`[{"line":2}]`)})
 	assert.Equal(t, len(e.Data.Lines), 0, "lines beside those of the refund")
 }

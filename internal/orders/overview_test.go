@@ -43,9 +43,7 @@ func TestReadsAreShared(t *testing.T) {
 	var failing shared[int64]
 	broken := errors.New("broken")
 	for range 2 {
-		if _, err := failing.get(t.Context(), never, func(context.Context, int32) (int64, bool, error) { reads.Add(1); return 0, false, broken }); !errors.Is(err, broken) {
-			t.Error(err)
-		}
+		assert.ErrorIs(t, assert.Err(failing.get(t.Context(), never, func(context.Context, int32) (int64, bool, error) { reads.Add(1); return 0, false, broken })), broken)
 	}
 	assert.Equal(t, reads.Load(), 3, "reads: what failed is not kept")
 }

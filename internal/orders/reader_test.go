@@ -51,9 +51,7 @@ func TestGet(t *testing.T) {
 	}
 	for name, get := range map[string]func(context.Context, string) (orders.Order, error){"Get": r.Get, "GetDurable": r.GetDurable} {
 		o, err := get(t.Context(), "order")
-		if err != nil || o.OrderID != "order" || o.ChargedAt == nil || o.RefundedAt != nil || o.ReservedAt != nil || *o.ChargeReference != "ch_2" {
-			t.Errorf("%s: %+v, %v", name, o, err)
-		}
+		assert.True(t, err == nil && o.OrderID == "order" && o.ChargedAt != nil && o.RefundedAt == nil && o.ReservedAt == nil && *o.ChargeReference == "ch_2", name, o, err)
 		assert.ErrorIs(t, assert.Err(get(t.Context(), "nobody's")), orders.ErrNotFound, name)
 	}
 }

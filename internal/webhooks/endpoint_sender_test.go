@@ -102,9 +102,7 @@ func TestRetryAfter(t *testing.T) {
 			t.Errorf("paused for %s, want %s", paused, want)
 		}
 	}
-	if due := one[bool](s, `SELECT due_at > attempted_at + interval '9 minutes' FROM webhook_deliveries WHERE event_id ^@ 'evt_1_1_'`); !due {
-		t.Error(s.state())
-	}
+	assert.True(t, one[bool](s, `SELECT due_at > attempted_at + interval '9 minutes' FROM webhook_deliveries WHERE event_id ^@ 'evt_1_1_'`), s.state())
 	assert.Equal(t, len(r.got()), 2, "requests")
 }
 
@@ -279,9 +277,7 @@ func TestPauseIsKept(t *testing.T) {
 	s.eventually("a pause is asked for", func() bool { return one[bool](s, `SELECT paused_until IS NOT NULL FROM webhook_endpoints`) })
 	close(paused)
 	s.eventually("the others are delivered", s.finished(no, 6))
-	if kept := one[bool](s, `SELECT paused_until > now() + interval '20 minutes' AND state = $1 FROM webhook_endpoints`, webhooks.Enabled); !kept {
-		t.Error(s.state())
-	}
+	assert.True(t, one[bool](s, `SELECT paused_until > now() + interval '20 minutes' AND state = $1 FROM webhook_endpoints`, webhooks.Enabled), s.state())
 }
 
 // TestStatusCounts: an answer says what its status says, also when its body breaks off.

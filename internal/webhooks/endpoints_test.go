@@ -100,9 +100,7 @@ func TestChangesOfEndpoints(t *testing.T) {
 	if again, err := b.Change(t.Context(), webhooks.At{ID: id, Version: new(int32(1))}, want, by("1")); err != nil || again.Version != 2 {
 		t.Errorf("again: %+v, %v", again, err)
 	}
-	if _, err := b.Change(t.Context(), webhooks.At{ID: id, Version: new(int32(1))}, want, by("2")); !errors.Is(err, orders.ErrPrecondition) {
-		t.Error("another has changed it:", err)
-	}
+	assert.ErrorIs(t, assert.Err(b.Change(t.Context(), webhooks.At{ID: id, Version: new(int32(1))}, want, by("2"))), orders.ErrPrecondition)
 	disabled, err := b.Stop(t.Context(), webhooks.At{ID: id}, webhooks.Disabled, by("3"))
 	assert.True(t, err == nil && disabled.State == webhooks.Disabled && disabled.DisabledReason != nil && disabled.DisabledAt != nil,
 		disabled, err)
@@ -451,7 +449,5 @@ func TestPeopleAndOwnersMeet(t *testing.T) {
 	people.Wait()
 	close(stop)
 	owner.Wait()
-	if left := one[int](b.shop, `SELECT count(*) FROM webhook_deliveries WHERE state <> 'skipped' OR due_at IS NOT NULL`); left != 0 {
-		t.Errorf("%d are left: %s", left, b.standing(no))
-	}
+	assert.Equal(t, one[int](b.shop, `SELECT count(*) FROM webhook_deliveries WHERE state <> 'skipped' OR due_at IS NOT NULL`), 0, b.standing(no))
 }
