@@ -203,7 +203,7 @@ func endpointFields(e *client.WebhookEndpoint) []field {
 		{Name: "description", Label: "Description", Value: e.Description},
 		which,
 		{Name: "types", Label: "Event types", Type: "checkboxes", Value: strings.Join(e.Types, "\n"), Options: types, Words: typeWords,
-			Help: "Rarer types can be chosen with pawl webhooks."},
+			Help: "Rarer types, and those about how Pawl drives an order, can be chosen with pawl webhooks."},
 	}
 }
 
