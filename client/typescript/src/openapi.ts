@@ -1482,7 +1482,7 @@ export interface components {
             changes?: components["schemas"]["DeliveryChange"][];
             /**
              * Format: date-time
-             * @description When the delivery was created. Its event may be older.
+             * @description When the delivery was created.
              */
             createdAt: string;
             /**
@@ -1497,6 +1497,11 @@ export interface components {
             dueAt?: string;
             /** @description The endpoint. */
             endpointId: string;
+            /**
+             * Format: date-time
+             * @description When the event happened. Absent if it is not one of the feed.
+             */
+            eventAt?: string;
             /** @description The id of the event, and the webhook-id of every attempt. */
             eventId: string;
             /** Format: date-time */
@@ -1605,11 +1610,21 @@ export interface components {
             attention: number;
             /**
              * Format: int64
+             * @description Of orders: those that were canceled.
+             */
+            canceled: number;
+            /**
+             * Format: int64
              * @description Of orders: those that are completed now.
              */
             completed: number;
             /** @description The code of most failed calls, or why there was no connection. */
             detail?: string;
+            /**
+             * Format: int64
+             * @description Of orders: those that have failed.
+             */
+            failed: number;
             /** @description The host that failed. */
             host?: string;
             /** @description More orders may have waited. */
@@ -1626,11 +1641,6 @@ export interface components {
             since: string;
             /** @description At which steps. A route of a charge follows it after a space. */
             steps: string[];
-            /**
-             * Format: int64
-             * @description Of orders: those that have failed or were canceled.
-             */
-            stopped: number;
             /**
              * Format: date-time
              * @description When a call succeeded and closed it.
@@ -1907,7 +1917,7 @@ export interface components {
             /** @description With provider_failing: the host that fails. Several are separated by commas. */
             host?: string;
             /**
-             * @description provider_failing: the circuit breaker of a step is not closed, and orders wait for it or a call failed within half a minute; its orders are retried by themselves, as long as their retries and their budget last. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. operations_waiting: refunds, captures or voids are open after three calls or more; they are retried, except with the reason outcome_unknown: a person has to look. replica_lost: a replica has ended or lost the database without saying so; others take over its orders. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint. books_wrong: the newest verification found errors in the books. books_differ: the newest comparison with a provider found differences.
+             * @description provider_failing: the circuit breaker of a step is not closed, and orders wait for it or a call failed within half a minute; its orders are retried by themselves, as long as their retries and their budget last. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. operations_waiting: refunds, captures or voids are open after three calls or more; they are retried, except with the reason outcome_unknown: a person has to look. replica_lost: within an hour, a replica has ended or lost the database without saying so, and no other one has started in its place; its orders are with others. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint. books_wrong: the newest verification found errors in the books. books_differ: the newest comparison with a provider found differences.
              * @enum {string}
              */
             kind: "provider_failing" | "overdue" | "attention" | "approval" | "operations_waiting" | "replica_lost" | "webhook_failing" | "webhook_disabled" | "books_wrong" | "books_differ";
@@ -3301,13 +3311,18 @@ export interface components {
             /** @description Why it is disabled. */
             disabledReason?: string;
             /**
+             * Format: date-time
+             * @description When the endpoint is disabled if nothing succeeds until then: five days after failingSince.
+             */
+            disablesAt?: string;
+            /**
              * Format: int64
              * @description Events of the feed up to this number have deliveries.
              */
             eventNo: number;
             /**
              * Format: date-time
-             * @description When the first of them was. After five days without success the endpoint is disabled.
+             * @description When the first of them was.
              */
             failingSince?: string;
             /**
@@ -3358,7 +3373,7 @@ export interface components {
             reason?: string;
             /** @description A name for this request, so that it is done once. */
             requestId?: string;
-            /** @description The event types to send; order.* matches all that begin with order. Defaults to all. */
+            /** @description The event types to send; order.* matches all that begin with order. Defaults to all. Those about how Pawl drives an order, such as order.awaiting_retry, are sent only if they are named. */
             types?: string[];
             /** @description The URL to post events to: https, or with --allow-private also http. It is visible with the role read, so it must not contain secrets. */
             url: string;
@@ -4660,8 +4675,8 @@ export interface operations {
                 authorized?: boolean;
                 /** @description Only orders of whose authorization something was voided. */
                 voided?: boolean;
-                /** @description open: only orders with a requested refund, capture or void that is neither done nor failed. failed: with a refund that failed, and none requested since. */
-                refund?: "open" | "failed";
+                /** @description open: only orders with a requested refund, capture or void that is neither done nor failed. done, failed: whose last refund is done, or has failed. */
+                refund?: "open" | "done" | "failed";
                 /** @description Only orders with a dispute that is open, or was won or lost. */
                 dispute?: "open" | "won" | "lost";
                 /** @description Only orders whose charge has this route. */
