@@ -140,14 +140,10 @@ func TestRotation(t *testing.T) {
 	s.moves(1, 1)
 	s.eventually("the next one is delivered", s.finished(no, 2))
 	got := r.got()
-	if signing.Verify(before, got[0].header, []byte(got[0].body), time.Now()) != nil ||
-		len(strings.Fields(got[0].header.Get("Webhook-Signature"))) != 2 {
-		t.Errorf("%v", got[0].header)
-	}
-	if signing.Verify(before, got[1].header, []byte(got[1].body), time.Now()) == nil ||
-		len(strings.Fields(got[1].header.Get("Webhook-Signature"))) != 1 {
-		t.Errorf("%v", got[1].header)
-	}
+	assert.NoError(t, signing.Verify(before, got[0].header, []byte(got[0].body), time.Now()))
+	assert.True(t, signing.Verify(before, got[1].header, []byte(got[1].body), time.Now()) != nil, got[1].header)
+	assert.Equal(t, len(strings.Fields(got[0].header.Get("Webhook-Signature"))), 2, got[0].header)
+	assert.Equal(t, len(strings.Fields(got[1].header.Get("Webhook-Signature"))), 1, got[1].header)
 }
 
 // TestAnswersAreKept: status and answer, clipped, printable, and without the secret; and no redirect is followed.
@@ -168,10 +164,9 @@ func TestAnswersAreKept(t *testing.T) {
 	answer := one[string](s, `SELECT log -> 0 ->> 'answer' FROM webhook_deliveries`)
 	assert.True(t, strings.HasPrefix(answer, "the key is *** ") && len(answer) <= 1024 && len(answer) >= 1000,
 		len(answer), "bytes", answer)
-	if status := one[string](s, `SELECT concat(log -> 0 ->> 'status', ' ', state)
-		FROM webhook_deliveries`); status != "307 pending" || len(elsewhere.got()) != 0 {
-		t.Errorf("%s, and %d requests elsewhere", status, len(elsewhere.got()))
-	}
+	assert.Equal(t, one[string](s, `SELECT concat(log -> 0 ->> 'status', ' ', state)
+		FROM webhook_deliveries`), "307 pending")
+	assert.Equal(t, len(elsewhere.got()), 0, "requests elsewhere")
 }
 
 // TestPrivateAddress: without leave, nothing is sent to this machine, and the log of the delivery says why.

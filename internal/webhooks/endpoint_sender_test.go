@@ -27,10 +27,8 @@ func TestGone(t *testing.T) {
 	s.deliver()
 	s.moves(1, 2)
 	s.eventually("the other one is told", s.finished(told, 1))
-	if state := one[string](s, `SELECT concat_ws(' ', state, disabled_reason, version, failures) FROM webhook_endpoints
-		WHERE endpoint_no = $1`, no); state != "disabled it answered 410 Gone 2 1" {
-		t.Error(state)
-	}
+	assert.Equal(t, one[string](s, `SELECT concat_ws(' ', state, disabled_reason, version, failures) FROM webhook_endpoints
+		WHERE endpoint_no = $1`, no), "disabled it answered 410 Gone 2 1")
 	var m struct {
 		Type string
 		Data struct{ EndpointID, URL, Reason string }
@@ -46,10 +44,8 @@ func TestGone(t *testing.T) {
 		"evt_1_1pending1 evt_1_2pending0" {
 		t.Error(waiting)
 	}
-	if n := one[int](s, `SELECT count(*) FROM books.access_log WHERE event = 'webhook_endpoint_disabled'
-		AND subject = $1`, webhooks.EndpointID(no)); n != 1 {
-		t.Errorf("%d entries in the access log", n)
-	}
+	assert.Equal(t, one[int](s, `SELECT count(*) FROM books.access_log WHERE event = 'webhook_endpoint_disabled'
+		AND subject = $1`, webhooks.EndpointID(no)), 1, "entries in the access log")
 }
 
 // TestFiveDaysOfFailure: then an endpoint is disabled, and not because it failed long ago and has succeeded since.
@@ -354,10 +350,8 @@ func TestEndpointThatAnswersAgain(t *testing.T) {
 	s.eventually("all that failed while it was down is delivered", s.finished(no, 31))
 	got := r.got()[before:]
 	assert.True(t, len(got) == 31 && strings.HasPrefix(got[0].id, "evt_32_1_"), len(got), "requests, the first for", got[0].id)
-	if refused := one[bool](s, `SELECT attempts = 3 AND due_at > now() + interval '20 minutes' FROM webhook_deliveries
-		WHERE delivery_no = 1`); !refused {
-		t.Error(s.state())
-	}
+	assert.True(t, one[bool](s, `SELECT attempts = 3 AND due_at > now() + interval '20 minutes' FROM webhook_deliveries
+		WHERE delivery_no = 1`), s.state())
 }
 
 // TestClockSetBack: leases, pauses and next attempts that were written before the clock of the database was set back by days last

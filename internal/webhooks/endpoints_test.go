@@ -76,11 +76,9 @@ func TestSecretsOverlap(t *testing.T) {
 	again, err2 := b.RotateSecret(t.Context(), id, time.Hour, by("1"))
 	assert.Require(t, err == nil && err2 == nil && rotated.Secret != made.Secret && again.Secret == rotated.Secret,
 		err, err2, rotated, "again", again)
-	if n := one[int](b.shop, `SELECT count(*) FROM webhook_endpoints WHERE secret = $1 AND previous_secret = $2
+	assert.Equal(t, one[int](b.shop, `SELECT count(*) FROM webhook_endpoints WHERE secret = $1 AND previous_secret = $2
 		AND previous_secret_until > now() + interval '50 minutes'`,
-		rotated.Secret, made.Secret); n != 1 {
-		t.Error("the secret before is not kept")
-	}
+		rotated.Secret, made.Secret), 1, "the secret before")
 	assert.NoError(t, assert.Err(b.RotateSecret(t.Context(), id, 0, by("2"))))
 	assert.Equal(t, one[int](b.shop, `SELECT count(*) FROM webhook_endpoints WHERE previous_secret IS NULL AND version = 3`), 1,
 		"a secret that others know is kept")
@@ -97,9 +95,8 @@ func TestChangesOfEndpoints(t *testing.T) {
 	changed, err := b.Change(t.Context(), webhooks.At{ID: id, Version: new(int32(1))}, want, by("1"))
 	assert.True(t, err == nil && changed.Url == want.URL && slices.Equal(changed.Types, want.Types) && changed.Version == 2 && changed.Secret == "",
 		changed, err)
-	if again, err := b.Change(t.Context(), webhooks.At{ID: id, Version: new(int32(1))}, want, by("1")); err != nil || again.Version != 2 {
-		t.Errorf("again: %+v, %v", again, err)
-	}
+	again, err := b.Change(t.Context(), webhooks.At{ID: id, Version: new(int32(1))}, want, by("1"))
+	assert.True(t, err == nil && again.Version == 2, again, err)
 	assert.ErrorIs(t, assert.Err(b.Change(t.Context(), webhooks.At{ID: id, Version: new(int32(1))}, want, by("2"))), orders.ErrPrecondition)
 	disabled, err := b.Stop(t.Context(), webhooks.At{ID: id}, webhooks.Disabled, by("3"))
 	assert.True(t, err == nil && disabled.State == webhooks.Disabled && disabled.DisabledReason != nil && disabled.DisabledAt != nil,
@@ -146,10 +143,8 @@ func TestTestEvent(t *testing.T) {
 	id := webhooks.EndpointID(made.EndpointNo)
 	assert.NoError(t, assert.Err(b.Stop(t.Context(), webhooks.At{ID: id}, webhooks.Disabled, by("1"))))
 	sent, err := b.Test(t.Context(), id)
-	if err != nil || sent.Delivered() || sent.Status != http.StatusTeapot ||
-		!strings.HasPrefix(sent.Answer, "thanks, ") || strings.Contains(sent.Answer, secret[6:]) {
-		t.Errorf("%+v, %v", sent, err)
-	}
+	assert.True(t, err == nil && !sent.Delivered() && sent.Status == http.StatusTeapot &&
+		strings.HasPrefix(sent.Answer, "thanks, ") && !strings.Contains(sent.Answer, secret[6:]), sent, err)
 	receiver.Close()
 	sent, err = b.Test(t.Context(), id)
 	assert.True(t, err == nil && sent.Status == 0 && sent.Error != "", "nobody there", sent, err)
@@ -384,10 +379,8 @@ func TestDeliveryShowsItsHistory(t *testing.T) {
 	d, err := b.Skip(t.Context(), id, 1, by("1"))
 	assert.True(t, err == nil && d.Status == 503 && len(d.Log) == 1 && d.Log[0].Answer == "later" && d.Log[0].LatencyMs == 12,
 		d, err)
-	if len(d.Changes) != 1 || d.Changes[0].Verb != "skipped" || d.Changes[0].Actor != "token:ops" ||
-		*d.Changes[0].Reason != "a test" || *d.Changes[0].OnBehalfOf != "maria" {
-		t.Errorf("%+v", d.Changes)
-	}
+	assert.True(t, len(d.Changes) == 1 && d.Changes[0].Verb == "skipped" && d.Changes[0].Actor == "token:ops" &&
+		*d.Changes[0].Reason == "a test" && *d.Changes[0].OnBehalfOf == "maria", d.Changes)
 	assert.ErrorIs(t, assert.Err(b.Skip(t.Context(), id, 1, by("2"))), webhooks.ErrFinished, "skipped again:")
 	assert.ErrorIs(t, assert.Err(b.Skip(t.Context(), id, 2, by("3"))), orders.ErrNotFound, "there is no other:")
 	assert.ErrorIs(t, assert.Err(b.Resend(t.Context(), "whe_99", 1, by("4"))), orders.ErrNotFound, "there is no such endpoint:")
