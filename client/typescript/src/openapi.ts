@@ -3981,10 +3981,10 @@ export interface operations {
                      *       "erasures": [
                      *         {
                      *           "number": 1,
-                     *           "pseudonym": "erased_e4d6318812b3421484ff0ebe7fddb24a",
+                     *           "pseudonym": "erased_3528df74f2f04011a0db409257df5773",
                      *           "orders": 1,
-                     *           "requestedAt": "2026-11-27T18:15:29.454742Z",
-                     *           "finishedAt": "2026-11-27T18:15:29.454742Z",
+                     *           "requestedAt": "2026-11-27T20:52:18.37248Z",
+                     *           "finishedAt": "2026-11-27T20:52:18.37248Z",
                      *           "actor": "local",
                      *           "reason": "request 4711 of 2026-11-26",
                      *           "requestId": "erasure-4711",
@@ -4049,10 +4049,10 @@ export interface operations {
                     /**
                      * @example {
                      *       "number": 1,
-                     *       "pseudonym": "erased_e4d6318812b3421484ff0ebe7fddb24a",
+                     *       "pseudonym": "erased_3528df74f2f04011a0db409257df5773",
                      *       "orders": 1,
-                     *       "requestedAt": "2026-11-27T18:15:29.454742Z",
-                     *       "finishedAt": "2026-11-27T18:15:29.454742Z",
+                     *       "requestedAt": "2026-11-27T20:52:18.37248Z",
+                     *       "finishedAt": "2026-11-27T20:52:18.37248Z",
                      *       "actor": "local",
                      *       "reason": "request 4711 of 2026-11-26",
                      *       "requestId": "erasure-4711",
@@ -4111,8 +4111,8 @@ export interface operations {
                      *           "code": "out_of_stock",
                      *           "orders": 1,
                      *           "more": false,
-                     *           "firstAt": "2026-11-27T18:15:28.48193Z",
-                     *           "lastAt": "2026-11-27T18:15:28.48193Z",
+                     *           "firstAt": "2026-11-27T20:52:17.177661Z",
+                     *           "lastAt": "2026-11-27T20:52:17.177661Z",
                      *           "example": {
                      *             "orderId": "order-124"
                      *           },
@@ -4176,10 +4176,10 @@ export interface operations {
                      * @example {
                      *       "events": [
                      *         {
-                     *           "id": "stk_8ac140ceb6ca8d6e_1_661460b7a5d8a",
-                     *           "cursor": "29930055.1",
+                     *           "id": "stk_8ac140ceb6ca8d6e_1_661483c46e752",
+                     *           "cursor": "29930212.1",
                      *           "type": "stock.set",
-                     *           "timestamp": "2026-11-27T18:15:28.437642Z",
+                     *           "timestamp": "2026-11-27T20:52:17.083218Z",
                      *           "data": {
                      *             "item": "widget",
                      *             "version": 1,
@@ -4189,7 +4189,7 @@ export interface operations {
                      *           }
                      *         }
                      *       ],
-                     *       "nextCursor": "29930055.1",
+                     *       "nextCursor": "29930212.1",
                      *       "more": true
                      *     }
                      */
@@ -4460,7 +4460,7 @@ export interface operations {
                      *           "kind": "adjustment",
                      *           "change": 1,
                      *           "onHand": 1,
-                     *           "at": "2026-11-27T18:15:28.477151Z",
+                     *           "at": "2026-11-27T20:52:17.153755Z",
                      *           "actor": "local",
                      *           "reason": "delivery",
                      *           "requestId": "delivery-1"
@@ -4615,14 +4615,14 @@ export interface operations {
                      * @example {
                      *       "movements": [
                      *         {
-                     *           "at": "2026-11-27T18:15:28.462554Z",
+                     *           "at": "2026-11-27T20:52:17.134767Z",
                      *           "orderId": "order-123",
                      *           "kind": "refund",
                      *           "amount": "-9.99",
                      *           "currency": "USD"
                      *         },
                      *         {
-                     *           "at": "2026-11-27T18:15:28.445493Z",
+                     *           "at": "2026-11-27T20:52:17.098168Z",
                      *           "orderId": "order-123",
                      *           "kind": "charge",
                      *           "amount": "99.99",
@@ -4733,7 +4733,7 @@ export interface operations {
                      *           "quantity": 1,
                      *           "generation": 0,
                      *           "seq": 5,
-                     *           "createdAt": "2026-11-27T18:15:28.62902Z",
+                     *           "createdAt": "2026-11-27T20:52:17.618787Z",
                      *           "policy": 2,
                      *           "route": "cards",
                      *           "calls": 2,
@@ -4819,8 +4819,8 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 4,
-                     *       "createdAt": "2026-11-27T18:15:28.440251Z",
-                     *       "finishedAt": "2026-11-27T18:15:28.448345Z",
+                     *       "createdAt": "2026-11-27T20:52:17.087886Z",
+                     *       "finishedAt": "2026-11-27T20:52:17.104739Z",
                      *       "customerId": "customer-9",
                      *       "allowedActions": [
                      *         "refund"
@@ -4906,8 +4906,8 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 4,
-                     *       "createdAt": "2026-11-27T18:15:28.440251Z",
-                     *       "finishedAt": "2026-11-27T18:15:28.448345Z",
+                     *       "createdAt": "2026-11-27T20:52:17.087886Z",
+                     *       "finishedAt": "2026-11-27T20:52:17.104739Z",
                      *       "customerId": "customer-9",
                      *       "allowedActions": [
                      *         "refund"
@@ -4995,10 +4995,10 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 6,
-                     *       "createdAt": "2026-11-27T18:15:28.531468Z",
-                     *       "finishedAt": "2026-11-27T18:15:28.552293Z",
+                     *       "createdAt": "2026-11-27T20:52:17.238044Z",
+                     *       "finishedAt": "2026-11-27T20:52:17.265557Z",
                      *       "policy": 1,
-                     *       "approvalUntil": "2026-11-28T18:15:28.531468Z",
+                     *       "approvalUntil": "2026-11-28T20:52:17.238044Z",
                      *       "allowedActions": [
                      *         "refund"
                      *       ]
@@ -5075,8 +5075,8 @@ export interface operations {
                      *           "route": "cards",
                      *           "policy": 2,
                      *           "fence": 1,
-                     *           "startedAt": "2026-11-27T18:15:28.591013Z",
-                     *           "finishedAt": "2026-11-27T18:15:28.594786Z",
+                     *           "startedAt": "2026-11-27T20:52:17.379414Z",
+                     *           "finishedAt": "2026-11-27T20:52:17.390588Z",
                      *           "outcome": "waiting"
                      *         }
                      *       ]
@@ -5156,10 +5156,10 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 6,
-                     *       "createdAt": "2026-11-27T18:15:28.540672Z",
-                     *       "finishedAt": "2026-11-27T18:15:28.56238Z",
+                     *       "createdAt": "2026-11-27T20:52:17.247968Z",
+                     *       "finishedAt": "2026-11-27T20:52:17.316898Z",
                      *       "policy": 1,
-                     *       "approvalUntil": "2026-11-28T18:15:28.540672Z",
+                     *       "approvalUntil": "2026-11-28T20:52:17.247968Z",
                      *       "stopRequested": "cancel",
                      *       "allowedActions": []
                      *     }
@@ -5260,15 +5260,15 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 7,
-                     *       "createdAt": "2026-11-27T18:15:28.700079Z",
-                     *       "finishedAt": "2026-11-27T18:15:28.705009Z",
+                     *       "createdAt": "2026-11-27T20:52:17.939567Z",
+                     *       "finishedAt": "2026-11-27T20:52:17.952359Z",
                      *       "policy": 2,
                      *       "route": "later",
                      *       "calls": 1,
                      *       "authorized": "99.99",
                      *       "captured": "40.00",
                      *       "voided": "0.00",
-                     *       "captureBy": "2026-12-04T18:15:28.701307Z",
+                     *       "captureBy": "2026-12-04T20:52:17.945265Z",
                      *       "captures": [
                      *         {
                      *           "number": 1,
@@ -5276,8 +5276,8 @@ export interface operations {
                      *           "amount": "40.00",
                      *           "reason": "parcel 1 of 2",
                      *           "requestId": "parcel-1",
-                     *           "createdAt": "2026-11-27T18:15:28.707678Z",
-                     *           "finishedAt": "2026-11-27T18:15:28.715028Z",
+                     *           "createdAt": "2026-11-27T20:52:17.960994Z",
+                     *           "finishedAt": "2026-11-27T20:52:17.970241Z",
                      *           "reference": "ch_order-602"
                      *         }
                      *       ],
@@ -5347,14 +5347,15 @@ export interface operations {
                      *       "deliveries": [
                      *         {
                      *           "endpointId": "whe_1",
-                     *           "delivery": 58,
-                     *           "eventId": "evt_11_10_661460b7eb53b",
+                     *           "delivery": 55,
+                     *           "eventId": "evt_11_10_661483c54dcd5",
                      *           "type": "order.void_done",
                      *           "orderId": "order-602",
                      *           "state": "delivered",
-                     *           "createdAt": "2026-11-27T18:15:29.402601Z",
-                     *           "attemptedAt": "2026-11-27T18:15:29.423749Z",
-                     *           "finishedAt": "2026-11-27T18:15:29.423749Z",
+                     *           "eventAt": "2026-11-27T20:52:17.998037Z",
+                     *           "createdAt": "2026-11-27T20:52:18.190841Z",
+                     *           "attemptedAt": "2026-11-27T20:52:18.241695Z",
+                     *           "finishedAt": "2026-11-27T20:52:18.241695Z",
                      *           "attempts": 1,
                      *           "status": 200
                      *         }
@@ -5441,8 +5442,8 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 7,
-                     *       "createdAt": "2026-11-27T18:15:28.591013Z",
-                     *       "finishedAt": "2026-11-27T18:15:28.610338Z",
+                     *       "createdAt": "2026-11-27T20:52:17.379414Z",
+                     *       "finishedAt": "2026-11-27T20:52:17.483355Z",
                      *       "policy": 2,
                      *       "route": "cards",
                      *       "calls": 1,
@@ -5452,7 +5453,7 @@ export interface operations {
                      *           "state": "opened",
                      *           "amount": "99.99",
                      *           "reason": "fraudulent",
-                     *           "at": "2026-11-27T18:15:28.626529Z"
+                     *           "at": "2026-11-27T20:52:17.578035Z"
                      *         }
                      *       ],
                      *       "allowedActions": [
@@ -5553,9 +5554,9 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 2,
-                     *       "createdAt": "2026-11-27T18:15:28.540672Z",
+                     *       "createdAt": "2026-11-27T20:52:17.247968Z",
                      *       "policy": 1,
-                     *       "approvalUntil": "2026-11-28T18:15:28.540672Z",
+                     *       "approvalUntil": "2026-11-28T20:52:17.247968Z",
                      *       "hold": "paused",
                      *       "allowedActions": [
                      *         "cancel",
@@ -5645,8 +5646,8 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 5,
-                     *       "createdAt": "2026-11-27T18:15:28.440251Z",
-                     *       "finishedAt": "2026-11-27T18:15:28.448345Z",
+                     *       "createdAt": "2026-11-27T20:52:17.087886Z",
+                     *       "finishedAt": "2026-11-27T20:52:17.104739Z",
                      *       "customerId": "customer-9",
                      *       "refunded": "9.99",
                      *       "refunds": [
@@ -5656,8 +5657,8 @@ export interface operations {
                      *           "amount": "9.99",
                      *           "reason": "a cup is broken",
                      *           "requestId": "ticket-4712",
-                     *           "createdAt": "2026-11-27T18:15:28.462554Z",
-                     *           "finishedAt": "2026-11-27T18:15:28.462554Z"
+                     *           "createdAt": "2026-11-27T20:52:17.134767Z",
+                     *           "finishedAt": "2026-11-27T20:52:17.134767Z"
                      *         }
                      *       ],
                      *       "allowedActions": [
@@ -5758,10 +5759,10 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 3,
-                     *       "createdAt": "2026-11-27T18:15:28.53723Z",
-                     *       "finishedAt": "2026-11-27T18:15:28.554643Z",
+                     *       "createdAt": "2026-11-27T20:52:17.242061Z",
+                     *       "finishedAt": "2026-11-27T20:52:17.277431Z",
                      *       "policy": 1,
-                     *       "approvalUntil": "2026-11-28T18:15:28.53723Z",
+                     *       "approvalUntil": "2026-11-28T20:52:17.242061Z",
                      *       "stopRequested": "cancel",
                      *       "failure": {
                      *         "code": "rejected"
@@ -5875,13 +5876,13 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 4,
-                     *       "createdAt": "2026-11-27T18:15:28.540672Z",
+                     *       "createdAt": "2026-11-27T20:52:17.247968Z",
                      *       "policy": 1,
-                     *       "approvalUntil": "2026-11-28T18:15:28.540672Z",
+                     *       "approvalUntil": "2026-11-28T20:52:17.247968Z",
                      *       "approvalOnTimeout": "cancel",
                      *       "approvalRule": "amount over 500 USD",
                      *       "hold": "approval",
-                     *       "resumesAt": "2026-11-28T18:15:28.540672Z",
+                     *       "resumesAt": "2026-11-28T20:52:17.247968Z",
                      *       "allowedActions": [
                      *         "cancel",
                      *         "pause",
@@ -5971,8 +5972,8 @@ export interface operations {
                      *       "quantity": 2,
                      *       "generation": 1,
                      *       "seq": 9,
-                     *       "createdAt": "2026-11-27T18:15:28.47856Z",
-                     *       "finishedAt": "2026-11-27T18:15:28.516147Z",
+                     *       "createdAt": "2026-11-27T20:52:17.157138Z",
+                     *       "finishedAt": "2026-11-27T20:52:17.217324Z",
                      *       "allowedActions": [
                      *         "refund"
                      *       ]
@@ -6075,8 +6076,8 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 9,
-                     *       "createdAt": "2026-11-27T18:15:28.62902Z",
-                     *       "finishedAt": "2026-11-27T18:15:28.69737Z",
+                     *       "createdAt": "2026-11-27T20:52:17.618787Z",
+                     *       "finishedAt": "2026-11-27T20:52:17.935728Z",
                      *       "policy": 2,
                      *       "route": "cards",
                      *       "calls": 2,
@@ -6152,7 +6153,7 @@ export interface operations {
                      *           "seq": 1,
                      *           "from": "pending",
                      *           "to": "charging",
-                     *           "at": "2026-11-27T18:15:28.440251Z",
+                     *           "at": "2026-11-27T20:52:17.087886Z",
                      *           "fence": 1,
                      *           "actor": "system"
                      *         },
@@ -6160,7 +6161,7 @@ export interface operations {
                      *           "seq": 2,
                      *           "from": "charging",
                      *           "to": "reserving",
-                     *           "at": "2026-11-27T18:15:28.445493Z",
+                     *           "at": "2026-11-27T20:52:17.098168Z",
                      *           "fence": 1,
                      *           "actor": "system"
                      *         },
@@ -6168,7 +6169,7 @@ export interface operations {
                      *           "seq": 3,
                      *           "from": "reserving",
                      *           "to": "confirming",
-                     *           "at": "2026-11-27T18:15:28.447019Z",
+                     *           "at": "2026-11-27T20:52:17.100176Z",
                      *           "fence": 1,
                      *           "actor": "system"
                      *         },
@@ -6176,7 +6177,7 @@ export interface operations {
                      *           "seq": 4,
                      *           "from": "confirming",
                      *           "to": "completed",
-                     *           "at": "2026-11-27T18:15:28.448345Z",
+                     *           "at": "2026-11-27T20:52:17.104739Z",
                      *           "fence": 1,
                      *           "actor": "system"
                      *         }
@@ -6259,8 +6260,8 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 10,
-                     *       "createdAt": "2026-11-27T18:15:28.700079Z",
-                     *       "finishedAt": "2026-11-27T18:15:28.705009Z",
+                     *       "createdAt": "2026-11-27T20:52:17.939567Z",
+                     *       "finishedAt": "2026-11-27T20:52:17.952359Z",
                      *       "policy": 2,
                      *       "route": "later",
                      *       "calls": 1,
@@ -6274,8 +6275,8 @@ export interface operations {
                      *           "amount": "40.00",
                      *           "reason": "parcel 1 of 2",
                      *           "requestId": "parcel-1",
-                     *           "createdAt": "2026-11-27T18:15:28.707678Z",
-                     *           "finishedAt": "2026-11-27T18:15:28.715028Z",
+                     *           "createdAt": "2026-11-27T20:52:17.960994Z",
+                     *           "finishedAt": "2026-11-27T20:52:17.970241Z",
                      *           "reference": "ch_order-602"
                      *         }
                      *       ],
@@ -6286,8 +6287,8 @@ export interface operations {
                      *           "amount": "59.99",
                      *           "reason": "the rest is sold out",
                      *           "requestId": "rest",
-                     *           "createdAt": "2026-11-27T18:15:28.719485Z",
-                     *           "finishedAt": "2026-11-27T18:15:28.722235Z",
+                     *           "createdAt": "2026-11-27T20:52:17.980343Z",
+                     *           "finishedAt": "2026-11-27T20:52:17.998037Z",
                      *           "reference": "ch_order-602"
                      *         }
                      *       ],
@@ -6346,13 +6347,13 @@ export interface operations {
                 content: {
                     /**
                      * @example {
-                     *       "at": "2026-11-27T18:15:28.660389085Z",
+                     *       "at": "2026-11-27T20:52:17.797429258Z",
                      *       "incidents": [
                      *         {
                      *           "kind": "attention",
                      *           "step": "charge",
                      *           "reason": "retries_exhausted",
-                     *           "since": "2026-11-27T18:15:28.62902Z",
+                     *           "since": "2026-11-27T20:52:17.618787Z",
                      *           "orders": 1,
                      *           "more": false,
                      *           "totals": [
@@ -6365,7 +6366,7 @@ export interface operations {
                      *         },
                      *         {
                      *           "kind": "approval",
-                     *           "since": "2026-11-27T18:15:28.547042Z",
+                     *           "since": "2026-11-27T20:52:17.256157Z",
                      *           "orders": 1,
                      *           "more": false,
                      *           "totals": [
@@ -6378,7 +6379,7 @@ export interface operations {
                      *         }
                      *       ],
                      *       "outages": [],
-                     *       "ordersPerSecond": 39.80197126228021,
+                     *       "ordersPerSecond": 0,
                      *       "statuses": [
                      *         {
                      *           "status": "pending",
@@ -6455,26 +6456,26 @@ export interface operations {
                      *           "hold": "approval",
                      *           "orders": 1,
                      *           "more": false,
-                     *           "longestSeconds": 0.128133
+                     *           "longestSeconds": 0.550212
                      *         },
                      *         {
                      *           "hold": "paused",
                      *           "orders": 1,
                      *           "more": false,
-                     *           "longestSeconds": 0.100371
+                     *           "longestSeconds": 0.461466
                      *         },
                      *         {
                      *           "hold": "attention",
                      *           "orders": 1,
                      *           "more": false,
-                     *           "longestSeconds": 0.026434
+                     *           "longestSeconds": 0.114718
                      *         }
                      *       ],
                      *       "oldest": {
                      *         "orderId": "order-503",
                      *         "status": "pending",
                      *         "hold": "paused",
-                     *         "createdAt": "2026-11-27T18:15:28.546066Z"
+                     *         "createdAt": "2026-11-27T20:52:17.254583Z"
                      *       },
                      *       "overdueSeconds": 0,
                      *       "lateUndos": 0,
@@ -6489,7 +6490,7 @@ export interface operations {
                      *           "amount": "99.99"
                      *         }
                      *       ],
-                     *       "replica": "vm:6482",
+                     *       "replica": "vm:10546",
                      *       "replicas": [],
                      *       "providerSteps": [
                      *         {
@@ -6543,9 +6544,9 @@ export interface operations {
                      *         {
                      *           "version": 1,
                      *           "active": true,
-                     *           "createdAt": "2026-11-27T18:15:28.524385Z",
+                     *           "createdAt": "2026-11-27T20:52:17.226034Z",
                      *           "createdBy": "local",
-                     *           "activatedAt": "2026-11-27T18:15:28.526458Z",
+                     *           "activatedAt": "2026-11-27T20:52:17.231144Z",
                      *           "activatedBy": "local",
                      *           "reason": "agreed with finance",
                      *           "steps": {
@@ -6650,9 +6651,9 @@ export interface operations {
                      * @example {
                      *       "version": 1,
                      *       "active": true,
-                     *       "createdAt": "2026-11-27T18:15:28.524385Z",
+                     *       "createdAt": "2026-11-27T20:52:17.226034Z",
                      *       "createdBy": "local",
-                     *       "activatedAt": "2026-11-27T18:15:28.526458Z",
+                     *       "activatedAt": "2026-11-27T20:52:17.231144Z",
                      *       "activatedBy": "local",
                      *       "reason": "agreed with finance",
                      *       "steps": {
@@ -6716,9 +6717,9 @@ export interface operations {
                      * @example {
                      *       "version": 1,
                      *       "active": true,
-                     *       "createdAt": "2026-11-27T18:15:28.524385Z",
+                     *       "createdAt": "2026-11-27T20:52:17.226034Z",
                      *       "createdBy": "local",
-                     *       "activatedAt": "2026-11-27T18:15:28.526458Z",
+                     *       "activatedAt": "2026-11-27T20:52:17.231144Z",
                      *       "activatedBy": "local",
                      *       "reason": "agreed with finance",
                      *       "steps": {
@@ -6791,7 +6792,7 @@ export interface operations {
                      *           "amount": "9.99",
                      *           "currency": "USD",
                      *           "verb": "refund",
-                     *           "at": "2026-11-27T18:15:28.462554Z",
+                     *           "at": "2026-11-27T20:52:17.134767Z",
                      *           "actor": "local",
                      *           "reason": "a cup is broken"
                      *         }
@@ -6859,8 +6860,8 @@ export interface operations {
                      *             "quantity": 1,
                      *             "generation": 0,
                      *             "seq": 6,
-                     *             "createdAt": "2026-11-27T18:15:28.591013Z",
-                     *             "finishedAt": "2026-11-27T18:15:28.610338Z",
+                     *             "createdAt": "2026-11-27T20:52:17.379414Z",
+                     *             "finishedAt": "2026-11-27T20:52:17.483355Z",
                      *             "policy": 2,
                      *             "route": "cards",
                      *             "calls": 1,
@@ -6907,15 +6908,15 @@ export interface operations {
                     /**
                      * @example {
                      *       "state": "done",
-                     *       "startedAt": "2026-11-27T18:15:29.46962Z",
+                     *       "startedAt": "2026-11-27T20:52:18.544192Z",
                      *       "startedBy": "local",
                      *       "done": 13,
                      *       "total": 13,
                      *       "report": {
                      *         "number": 1,
-                     *         "finishedAt": "2026-11-27T18:15:29.618521Z",
+                     *         "finishedAt": "2026-11-27T20:52:19.385444Z",
                      *         "startedBy": "local",
-                     *         "seconds": 0.147812213,
+                     *         "seconds": 0.826037154,
                      *         "right": true,
                      *         "checks": [
                      *           {
@@ -7159,7 +7160,7 @@ export interface operations {
                     /**
                      * @example {
                      *       "state": "running",
-                     *       "startedAt": "2026-11-27T18:15:29.46962Z",
+                     *       "startedAt": "2026-11-27T20:52:18.544192Z",
                      *       "startedBy": "local",
                      *       "done": 0,
                      *       "total": 0
@@ -7203,9 +7204,9 @@ export interface operations {
                      *         {
                      *           "number": 1,
                      *           "state": "done",
-                     *           "startedAt": "2026-11-27T18:15:29.46962Z",
+                     *           "startedAt": "2026-11-27T20:52:18.544192Z",
                      *           "startedBy": "local",
-                     *           "finishedAt": "2026-11-27T18:15:29.618521Z",
+                     *           "finishedAt": "2026-11-27T20:52:19.385444Z",
                      *           "compared": false,
                      *           "others": 0,
                      *           "wrong": []
@@ -7251,9 +7252,9 @@ export interface operations {
                     /**
                      * @example {
                      *       "number": 1,
-                     *       "finishedAt": "2026-11-27T18:15:29.618521Z",
+                     *       "finishedAt": "2026-11-27T20:52:19.385444Z",
                      *       "startedBy": "local",
-                     *       "seconds": 0.147812213,
+                     *       "seconds": 0.826037154,
                      *       "right": true,
                      *       "checks": [
                      *         {
@@ -7503,10 +7504,10 @@ export interface operations {
                      *           ],
                      *           "state": "enabled",
                      *           "failures": 0,
-                     *           "eventNo": 61,
+                     *           "eventNo": 62,
                      *           "undelivered": 0,
                      *           "version": 1,
-                     *           "createdAt": "2026-11-27T18:15:28.434669Z",
+                     *           "createdAt": "2026-11-27T20:52:17.0752Z",
                      *           "createdBy": "local"
                      *         }
                      *       ]
@@ -7568,9 +7569,9 @@ export interface operations {
                      *       "failures": 0,
                      *       "eventNo": 0,
                      *       "version": 1,
-                     *       "createdAt": "2026-11-27T18:15:28.434669Z",
+                     *       "createdAt": "2026-11-27T20:52:17.0752Z",
                      *       "createdBy": "local",
-                     *       "secret": "whsec_P1LNDsQrf9niRr+vE3NrbnpmVTE9mf/LOMdzl5f0Me4="
+                     *       "secret": "whsec_j6vuH6eVNODB4Fdy3PLSR/6H49kb9PVlaA3haESxbg8="
                      *     }
                      */
                     "application/json": components["schemas"]["WebhookEndpoint"];
@@ -7618,10 +7619,10 @@ export interface operations {
                      *       ],
                      *       "state": "enabled",
                      *       "failures": 0,
-                     *       "eventNo": 61,
+                     *       "eventNo": 62,
                      *       "undelivered": 0,
                      *       "version": 1,
-                     *       "createdAt": "2026-11-27T18:15:28.434669Z",
+                     *       "createdAt": "2026-11-27T20:52:17.0752Z",
                      *       "createdBy": "local"
                      *     }
                      */
@@ -7685,9 +7686,9 @@ export interface operations {
                      *       ],
                      *       "state": "enabled",
                      *       "failures": 0,
-                     *       "eventNo": 61,
+                     *       "eventNo": 62,
                      *       "version": 2,
-                     *       "createdAt": "2026-11-27T18:15:28.434669Z",
+                     *       "createdAt": "2026-11-27T20:52:17.0752Z",
                      *       "createdBy": "local"
                      *     }
                      */
@@ -7777,19 +7778,20 @@ export interface operations {
                      *       "deliveries": [
                      *         {
                      *           "endpointId": "whe_1",
-                     *           "delivery": 58,
-                     *           "eventId": "evt_11_10_661460b7eb53b",
+                     *           "delivery": 55,
+                     *           "eventId": "evt_11_10_661483c54dcd5",
                      *           "type": "order.void_done",
                      *           "orderId": "order-602",
                      *           "state": "delivered",
-                     *           "createdAt": "2026-11-27T18:15:29.402601Z",
-                     *           "attemptedAt": "2026-11-27T18:15:29.423749Z",
-                     *           "finishedAt": "2026-11-27T18:15:29.423749Z",
+                     *           "eventAt": "2026-11-27T20:52:17.998037Z",
+                     *           "createdAt": "2026-11-27T20:52:18.190841Z",
+                     *           "attemptedAt": "2026-11-27T20:52:18.241695Z",
+                     *           "finishedAt": "2026-11-27T20:52:18.241695Z",
                      *           "attempts": 1,
                      *           "status": 200
                      *         }
                      *       ],
-                     *       "nextCursor": "WEKVArTSH9RdNTg"
+                     *       "nextCursor": "BPzVFr2JZF0LNTU"
                      *     }
                      */
                     "application/json": components["schemas"]["DeliveryPage"];
@@ -7828,19 +7830,20 @@ export interface operations {
                     /**
                      * @example {
                      *       "endpointId": "whe_1",
-                     *       "delivery": 58,
-                     *       "eventId": "evt_11_10_661460b7eb53b",
+                     *       "delivery": 55,
+                     *       "eventId": "evt_11_10_661483c54dcd5",
                      *       "type": "order.void_done",
                      *       "orderId": "order-602",
                      *       "state": "delivered",
-                     *       "createdAt": "2026-11-27T18:15:29.402601Z",
-                     *       "attemptedAt": "2026-11-27T18:15:29.423749Z",
-                     *       "finishedAt": "2026-11-27T18:15:29.423749Z",
+                     *       "eventAt": "2026-11-27T20:52:17.998037Z",
+                     *       "createdAt": "2026-11-27T20:52:18.190841Z",
+                     *       "attemptedAt": "2026-11-27T20:52:18.241695Z",
+                     *       "finishedAt": "2026-11-27T20:52:18.241695Z",
                      *       "attempts": 1,
                      *       "status": 200,
                      *       "log": [
                      *         {
-                     *           "at": "2026-11-27T18:15:29.423588628Z",
+                     *           "at": "2026-11-27T20:52:18.252039732Z",
                      *           "status": 200,
                      *           "latencyMs": 0,
                      *           "answer": "{\"reference\":\"ch_\"}"
@@ -7899,19 +7902,20 @@ export interface operations {
                     /**
                      * @example {
                      *       "endpointId": "whe_1",
-                     *       "delivery": 58,
-                     *       "eventId": "evt_11_10_661460b7eb53b",
+                     *       "delivery": 55,
+                     *       "eventId": "evt_11_10_661483c54dcd5",
                      *       "type": "order.void_done",
                      *       "orderId": "order-602",
                      *       "state": "pending",
-                     *       "createdAt": "2026-11-27T18:15:29.402601Z",
-                     *       "dueAt": "2026-11-27T18:15:29.648929Z",
-                     *       "attemptedAt": "2026-11-27T18:15:29.423749Z",
+                     *       "eventAt": "2026-11-27T20:52:17.998037Z",
+                     *       "createdAt": "2026-11-27T20:52:18.190841Z",
+                     *       "dueAt": "2026-11-27T20:52:19.514273Z",
+                     *       "attemptedAt": "2026-11-27T20:52:18.241695Z",
                      *       "attempts": 0,
                      *       "status": 200,
                      *       "log": [
                      *         {
-                     *           "at": "2026-11-27T18:15:29.423588628Z",
+                     *           "at": "2026-11-27T20:52:18.252039732Z",
                      *           "status": 200,
                      *           "latencyMs": 0,
                      *           "answer": "{\"reference\":\"ch_\"}"
@@ -7919,7 +7923,7 @@ export interface operations {
                      *       ],
                      *       "changes": [
                      *         {
-                     *           "at": "2026-11-27T18:15:29.648929Z",
+                     *           "at": "2026-11-27T20:52:19.514273Z",
                      *           "verb": "resent",
                      *           "actor": "local",
                      *           "reason": "the shop lost it"
@@ -7982,38 +7986,39 @@ export interface operations {
                     /**
                      * @example {
                      *       "endpointId": "whe_1",
-                     *       "delivery": 58,
-                     *       "eventId": "evt_11_10_661460b7eb53b",
+                     *       "delivery": 55,
+                     *       "eventId": "evt_11_10_661483c54dcd5",
                      *       "type": "order.void_done",
                      *       "orderId": "order-602",
                      *       "state": "skipped",
-                     *       "createdAt": "2026-11-27T18:15:29.402601Z",
-                     *       "attemptedAt": "2026-11-27T18:15:29.70898Z",
-                     *       "finishedAt": "2026-11-27T18:15:29.711462Z",
+                     *       "eventAt": "2026-11-27T20:52:17.998037Z",
+                     *       "createdAt": "2026-11-27T20:52:18.190841Z",
+                     *       "attemptedAt": "2026-11-27T20:52:19.685077Z",
+                     *       "finishedAt": "2026-11-27T20:52:19.770454Z",
                      *       "attempts": 1,
                      *       "status": 503,
                      *       "log": [
                      *         {
-                     *           "at": "2026-11-27T18:15:29.423588628Z",
+                     *           "at": "2026-11-27T20:52:18.252039732Z",
                      *           "status": 200,
                      *           "latencyMs": 0,
                      *           "answer": "{\"reference\":\"ch_\"}"
                      *         },
                      *         {
-                     *           "at": "2026-11-27T18:15:29.708096646Z",
+                     *           "at": "2026-11-27T20:52:19.685631418Z",
                      *           "status": 503,
                      *           "latencyMs": 0
                      *         }
                      *       ],
                      *       "changes": [
                      *         {
-                     *           "at": "2026-11-27T18:15:29.648929Z",
+                     *           "at": "2026-11-27T20:52:19.514273Z",
                      *           "verb": "resent",
                      *           "actor": "local",
                      *           "reason": "the shop lost it"
                      *         },
                      *         {
-                     *           "at": "2026-11-27T18:15:29.711462Z",
+                     *           "at": "2026-11-27T20:52:19.770454Z",
                      *           "verb": "skipped",
                      *           "actor": "local",
                      *           "reason": "entered by hand"
@@ -8081,20 +8086,20 @@ export interface operations {
                      *         "order.*"
                      *       ],
                      *       "state": "disabled",
-                     *       "disabledAt": "2026-11-27T18:15:29.720834Z",
+                     *       "disabledAt": "2026-11-27T20:52:19.820424Z",
                      *       "disabledReason": "by local: maintenance of the shop",
                      *       "failures": 1,
-                     *       "failingSince": "2026-11-27T18:15:29.70898Z",
+                     *       "failingSince": "2026-11-27T20:52:19.685077Z",
                      *       "lastFailure": {
-                     *         "at": "2026-11-27T18:15:29.708096646Z",
+                     *         "at": "2026-11-27T20:52:19.685631418Z",
                      *         "status": 503,
                      *         "latencyMs": 0
                      *       },
-                     *       "eventNo": 61,
+                     *       "eventNo": 62,
                      *       "version": 4,
-                     *       "createdAt": "2026-11-27T18:15:28.434669Z",
+                     *       "createdAt": "2026-11-27T20:52:17.0752Z",
                      *       "createdBy": "local",
-                     *       "previousSecretUntil": "2026-11-28T18:15:29.720012Z"
+                     *       "previousSecretUntil": "2026-11-28T20:52:19.818216Z"
                      *     }
                      */
                     "application/json": components["schemas"]["WebhookEndpoint"];
@@ -8157,11 +8162,11 @@ export interface operations {
                      *       ],
                      *       "state": "enabled",
                      *       "failures": 0,
-                     *       "eventNo": 61,
+                     *       "eventNo": 62,
                      *       "version": 5,
-                     *       "createdAt": "2026-11-27T18:15:28.434669Z",
+                     *       "createdAt": "2026-11-27T20:52:17.0752Z",
                      *       "createdBy": "local",
-                     *       "previousSecretUntil": "2026-11-28T18:15:29.720012Z"
+                     *       "previousSecretUntil": "2026-11-28T20:52:19.818216Z"
                      *     }
                      */
                     "application/json": components["schemas"]["WebhookEndpoint"];
@@ -8281,18 +8286,19 @@ export interface operations {
                      *       ],
                      *       "state": "enabled",
                      *       "failures": 1,
-                     *       "failingSince": "2026-11-27T18:15:29.70898Z",
+                     *       "failingSince": "2026-11-27T20:52:19.685077Z",
+                     *       "disablesAt": "2026-12-02T20:52:19.685077Z",
                      *       "lastFailure": {
-                     *         "at": "2026-11-27T18:15:29.708096646Z",
+                     *         "at": "2026-11-27T20:52:19.685631418Z",
                      *         "status": 503,
                      *         "latencyMs": 0
                      *       },
-                     *       "eventNo": 61,
+                     *       "eventNo": 62,
                      *       "version": 3,
-                     *       "createdAt": "2026-11-27T18:15:28.434669Z",
+                     *       "createdAt": "2026-11-27T20:52:17.0752Z",
                      *       "createdBy": "local",
-                     *       "secret": "whsec_DX0cNI4yRl1xfTDeIlSdc3M+iP4+VAxDRBdXzgTsvkA=",
-                     *       "previousSecretUntil": "2026-11-28T18:15:29.720012Z"
+                     *       "secret": "whsec_R8OUWoU4ww5wgG4Dy/3zA97YFgE5Q10E8tFnmei1hA8=",
+                     *       "previousSecretUntil": "2026-11-28T20:52:19.818216Z"
                      *     }
                      */
                     "application/json": components["schemas"]["WebhookEndpoint"];
@@ -8333,8 +8339,8 @@ export interface operations {
                     /**
                      * @example {
                      *       "delivered": true,
-                     *       "eventId": "evt_test_nmulxdyensdifengo3n4hn4s4b",
-                     *       "at": "2026-11-27T18:15:29.645568476Z",
+                     *       "eventId": "evt_test_wjgckqdbxctkerzi2ldnfcwxap",
+                     *       "at": "2026-11-27T20:52:19.504446942Z",
                      *       "status": 200,
                      *       "latencyMs": 0,
                      *       "answer": "{\"reference\":\"ch_\"}"
