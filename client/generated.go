@@ -974,7 +974,7 @@ type Capture struct {
 	// FinishedAt When it succeeded or failed.
 	FinishedAt time.Time `json:"finishedAt,omitempty,omitzero"`
 
-	// Lines What it is about, if the request named lines. Their amounts are what the units cost, even if another amount was requested.
+	// Lines What it is about, if the request named lines. Their amounts are what the units cost, even if another amount was requested. The quantity is 0 for a part of the amount.
 	Lines []RefundLine `json:"lines,omitempty,omitzero"`
 
 	// NextAt When the provider is called next. Absent if it succeeded or failed, and if a person has to look.
@@ -1004,7 +1004,7 @@ type CaptureBody struct {
 	Final bool `json:"final,omitempty,omitzero"`
 
 	// Lines For an order with lines: what leaves. Without an amount, the capture is of their amounts. No unit is captured twice.
-	Lines []LineUnits `json:"lines,omitempty,omitzero"`
+	Lines []LinePart `json:"lines,omitempty,omitzero"`
 
 	// OnBehalfOf For whom the request is made; recorded beside the caller. Requires the role delegate.
 	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`
@@ -1658,13 +1658,16 @@ type LineInput struct {
 // LineInputKind Only items have stock, and one line at least is an item, the default. Only a discount is negative.
 type LineInputKind string
 
-// LineUnits defines model for LineUnits.
-type LineUnits struct {
+// LinePart defines model for LinePart.
+type LinePart struct {
+	// Amount How much of its amount, instead of units; more than 0, also of a discount. Only of a line that is no item.
+	Amount string `json:"amount,omitempty,omitzero"`
+
 	// Line The line, counted from 1 in the order of the order.
 	Line int `json:"line"`
 
-	// Quantity How many of its units.
-	Quantity int `json:"quantity"`
+	// Quantity How many of its units. Required without amount.
+	Quantity int `json:"quantity,omitempty,omitzero"`
 
 	// Restock Return these units to stock at once, whatever the outcome of the refund.
 	Restock bool `json:"restock,omitempty,omitzero"`
@@ -2233,7 +2236,7 @@ type Refund struct {
 	// FinishedAt When it succeeded or failed.
 	FinishedAt time.Time `json:"finishedAt,omitempty,omitzero"`
 
-	// Lines What it is about, if the request named lines. Their amounts are what the units cost, even if another amount was requested.
+	// Lines What it is about, if the request named lines. Their amounts are what the units cost, even if another amount was requested. The quantity is 0 for a part of the amount.
 	Lines []RefundLine `json:"lines,omitempty,omitzero"`
 
 	// NextAt When the provider is called next. Absent if it succeeded or failed, and if a person has to look.
@@ -2263,7 +2266,7 @@ type RefundBody struct {
 	Amount *string `json:"amount,omitempty"`
 
 	// Lines For an order with lines: what is refunded. Without an amount, the refund is of their amounts. Refunds of all units of a line add up to its amount; those of some are rounded half up.
-	Lines []LineUnits `json:"lines,omitempty,omitzero"`
+	Lines []LinePart `json:"lines,omitempty,omitzero"`
 
 	// OnBehalfOf For whom the request is made; recorded beside the caller. Requires the role delegate.
 	OnBehalfOf string `json:"onBehalfOf,omitempty,omitzero"`

@@ -28,7 +28,7 @@ type ChargeOperation struct {
 	Restock int32            // units that a refund returns to stock, of an order of one item
 
 	// Lines are what it is about, of an order with lines. Without an Amount, it is the sum of their amounts.
-	Lines []orders.LineUnits
+	Lines []orders.LinePart
 }
 
 // demand is what a charge operation comes to, for an order as it is.

@@ -32,7 +32,7 @@ func (s *shop) soldBasket(t *testing.T, policy string) {
 	isNow(t, s.process(t, in), fsm.Completed)
 }
 
-func refundOf(id string, lines ...orders.LineUnits) engine.Request {
+func refundOf(id string, lines ...orders.LinePart) engine.Request {
 	return engine.Request{Verb: orders.Refund, OrderID: "o", Actor: "ann", Reason: "broken", RequestID: id, ChargeOperation: &engine.ChargeOperation{Lines: lines}}
 }
 
@@ -45,7 +45,7 @@ func TestRefundByLine(t *testing.T) {
 			s := openShop(t, 2, quick)
 			s.stripe = name == "stripe"
 			s.soldBasket(t, executors(t, s)[name].policy)
-			refused := func(code string, lines ...orders.LineUnits) {
+			refused := func(code string, lines ...orders.LinePart) {
 				t.Helper()
 				_, err := s.anyone().Do(t.Context(), refundOf("refused", lines...))
 				refusal, _ := errors.AsType[*orders.NotApplicable](err)
@@ -57,27 +57,32 @@ func TestRefundByLine(t *testing.T) {
 					s.refundsAre(t, s.do(t, q), want)
 				}
 			}
-			refused(orders.RefusedRefundTooLarge, orders.LineUnits{Line: 1, Quantity: 4})
-			refused(orders.RefusedRefundTooLarge, orders.LineUnits{Line: 1, Quantity: 2}, orders.LineUnits{Line: 1, Quantity: 2})
-			refused(orders.RefusedRefundTooLarge, orders.LineUnits{Line: 5, Quantity: 1})
-			refused(orders.RefusedRefundTooLarge, orders.LineUnits{Line: 4, Quantity: 1}) // less than nothing
-			refused(orders.RefusedRestockTooLarge, orders.LineUnits{Line: 3, Quantity: 1, Restock: true})
-			refunds("1 done 28.33", refundOf("a", orders.LineUnits{Line: 1, Quantity: 1, Restock: true}))
-			refunds("1 done 28.33, 2 done 40.34", refundOf("b", orders.LineUnits{Line: 1, Quantity: 1}, orders.LineUnits{Line: 2, Quantity: 1, Restock: true}))
-			refused(orders.RefusedRefundTooLarge, orders.LineUnits{Line: 2, Quantity: 1})
-			kind := refundOf("c", orders.LineUnits{Line: 3, Quantity: 1})
+			refused(orders.RefusedRefundTooLarge, orders.LinePart{Line: 1, Quantity: 4})
+			refused(orders.RefusedRefundTooLarge, orders.LinePart{Line: 1, Quantity: 2}, orders.LinePart{Line: 1, Quantity: 2})
+			refused(orders.RefusedRefundTooLarge, orders.LinePart{Line: 5, Quantity: 1})
+			refused(orders.RefusedRefundTooLarge, orders.LinePart{Line: 4, Quantity: 1}) // less than nothing
+			refused(orders.RefusedRestockTooLarge, orders.LinePart{Line: 3, Quantity: 1, Restock: true})
+			refunds("1 done 28.33", refundOf("a", orders.LinePart{Line: 1, Quantity: 1, Restock: true}))
+			refunds("1 done 28.33, 2 done 40.34", refundOf("b", orders.LinePart{Line: 1, Quantity: 1}, orders.LinePart{Line: 2, Quantity: 1, Restock: true}))
+			refused(orders.RefusedRefundTooLarge, orders.LinePart{Line: 2, Quantity: 1})
+			kind := refundOf("c", orders.LinePart{Line: 3, Quantity: 1})
 			kind.ChargeOperation.Amount = new(decimal.MustParse("1.50"))
 			refunds("1 done 28.33, 2 done 40.34, 3 done 1.50", kind)
-			other := refundOf("a", orders.LineUnits{Line: 1, Quantity: 1})
+			other := refundOf("a", orders.LinePart{Line: 1, Quantity: 1})
 			assert.ErrorIs(t, assert.Err(s.engine.Do(t.Context(), other)), orders.ErrKeyReused)
-			refunds("1 done 28.33, 2 done 40.34, 3 done 1.50, 4 done 26.33",
-				refundOf("d", orders.LineUnits{Line: 1, Quantity: 1, Restock: true}, orders.LineUnits{Line: 4, Quantity: 1}))
+			part := func(line int, amount string) orders.LinePart { return orders.LinePart{Line: line, Amount: new(decimal.MustParse(amount))} }
+			refused(orders.RefusedRefundTooLarge, orders.LinePart{Line: 1, Quantity: 1}, part(4, "2.01"))
+			refused(orders.RefusedRefundTooLarge, orders.LinePart{Line: 1, Quantity: 1}, part(3, "1"), orders.LinePart{Line: 3, Quantity: 1})
+			refused(orders.RefusedRefundTooLarge, part(1, "1"))
+			refunds("1 done 28.33, 2 done 40.34, 3 done 1.50, 4 done 27.58",
+				refundOf("d", orders.LinePart{Line: 1, Quantity: 1, Restock: true}, part(4, "0.75")))
+			refused(orders.RefusedRefundTooLarge, part(4, "1.25")) // less than nothing
 			s.stock(t, "tea", orders.Stock{Item: "tea", OnHand: 9, Sold: 3, Tracked: true, Version: 4})
 			s.stock(t, "cup", orders.Stock{Item: "cup", OnHand: 10, Sold: 1, Tracked: true, Version: 3})
 			lines := value[string](t, s.Pool, `SELECT string_agg(lines::text, ' ' ORDER BY refund) FROM books.refunds WHERE refund > 1`)
 			assert.Equal(t, lines, `[{"line":1,"item":"tea","quantity":1,"amount":"28.34"},{"line":2,"item":"cup","quantity":1,"amount":"12.00","restock":true}] `+
 				`[{"line":3,"item":"by air","quantity":1,"amount":"4.99","kind":"shipping"}] `+
-				`[{"line":1,"item":"tea","quantity":1,"amount":"28.33","restock":true},{"line":4,"item":"WELCOME","quantity":1,"amount":"-2.00","kind":"discount"}]`)
+				`[{"line":1,"item":"tea","quantity":1,"amount":"28.33","restock":true},{"line":4,"item":"WELCOME","quantity":0,"amount":"-0.75","kind":"discount"}]`)
 			if name == "simulator" || name == "http" {
 				s.compare(t)
 				sent := 0
@@ -98,14 +103,16 @@ func TestUnitsOfAFailedRefund(t *testing.T) {
 	s := openShop(t, 1, quick)
 	s.soldBasket(t, "charge: {executor: simulator, url: SIM}")
 	s.faults(t, "decline:no_funds@charge/refund")
-	all := orders.LineUnits{Line: 1, Quantity: 3, Restock: true}
-	s.refundsAre(t, s.do(t, refundOf("a", all)), "1 failed 85.00")
+	all := orders.LinePart{Line: 1, Quantity: 3, Restock: true}
+	air := orders.LinePart{Line: 3, Amount: new(decimal.MustParse("1"))}
+	s.refundsAre(t, s.do(t, refundOf("a", all, air)), "1 failed 86.00")
 	s.faults(t)
 	_, err := s.engine.Do(t.Context(), refundOf("b", all))
 	refusal, _ := errors.AsType[*orders.NotApplicable](err)
 	assert.True(t, refusal != nil && refusal.Code == orders.RefusedRestockTooLarge, err)
 	all.Restock = false
-	s.refundsAre(t, s.do(t, refundOf("b", all)), "1 failed 85.00, 2 done 85.00")
+	air = orders.LinePart{Line: 3, Quantity: 1}
+	s.refundsAre(t, s.do(t, refundOf("b", all, air)), "1 failed 86.00, 2 done 89.99")
 	s.stock(t, "tea", orders.Stock{Item: "tea", OnHand: 10, Sold: 3, Tracked: true, Version: 3})
 	s.verifies(t)
 }
@@ -125,7 +132,7 @@ func TestManyRefundALine(t *testing.T) {
 			e := []*engine.Engine{b.engine, other}[n%2]
 			err := orders.ErrUnavailable
 			for errors.Is(err, orders.ErrUnavailable) { // the others were faster, twelve times
-				_, err = e.Do(t.Context(), refundOf(fmt.Sprint(n), orders.LineUnits{Line: 1, Quantity: 1, Restock: true}))
+				_, err = e.Do(t.Context(), refundOf(fmt.Sprint(n), orders.LinePart{Line: 1, Quantity: 1, Restock: true}))
 			}
 			if refusal, ok := errors.AsType[*orders.NotApplicable](err); err == nil {
 				done.Add(1)

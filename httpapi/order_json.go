@@ -126,7 +126,7 @@ type capture struct {
 // OperationResult is what refunds, captures and voids have in common. It is exported because huma skips unexported
 // embedded types.
 type OperationResult struct {
-	Lines      []events.RefundLine `json:"lines,omitempty" nullable:"false" doc:"What it is about, if the request named lines. Their amounts are what the units cost, even if another amount was requested."`
+	Lines      []events.RefundLine `json:"lines,omitempty" nullable:"false" doc:"What it is about, if the request named lines. Their amounts are what the units cost, even if another amount was requested. The quantity is 0 for a part of the amount."`
 	Reason     string              `json:"reason,omitempty"`
 	RequestID  string              `json:"requestId,omitempty"`
 	CreatedAt  time.Time           `json:"createdAt"`

@@ -251,17 +251,18 @@ var refundOperation = verbOperation(orders.Refund, "Refund a completed order",
 type refundBody struct {
 	Amount    amountInput `json:"amount,omitempty" doc:"How much; more than 0. Defaults to all that is left."`
 	Restock   *int32      `json:"restock,omitempty" minimum:"1" maximum:"2147483647" doc:"Units to return to stock at once, whatever the outcome of the refund. For an order of one item."`
-	Lines     []lineUnits `json:"lines,omitempty" nullable:"false" minItems:"1" maxItems:"200" doc:"For an order with lines: what is refunded. Without an amount, the refund is of their amounts. Refunds of all units of a line add up to its amount; those of some are rounded half up."`
+	Lines     []linePart `json:"lines,omitempty" nullable:"false" minItems:"1" maxItems:"200" doc:"For an order with lines: what is refunded. Without an amount, the refund is of their amounts. Refunds of all units of a line add up to its amount; those of some are rounded half up."`
 	Reason    string      `json:"reason" minLength:"1" maxLength:"1000" doc:"Why; recorded in the history, and sent to an http provider."`
 	RequestID string      `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this refund, so that it is done once. Required, here or as Idempotency-Key."`
 	VerbBody
 }
 
-// lineUnits are units of a line of an order.
-type lineUnits struct {
-	Line     int32 `json:"line" minimum:"1" maximum:"200" doc:"The line, counted from 1 in the order of the order."`
-	Quantity int32 `json:"quantity" minimum:"1" maximum:"1000000" doc:"How many of its units."`
-	Restock  bool  `json:"restock,omitempty" doc:"Return these units to stock at once, whatever the outcome of the refund."`
+// linePart is a part of a line of an order.
+type linePart struct {
+	Line     int32       `json:"line" minimum:"1" maximum:"200" doc:"The line, counted from 1 in the order of the order."`
+	Quantity int32       `json:"quantity,omitempty" minimum:"1" maximum:"1000000" doc:"How many of its units. Required without amount."`
+	Amount   amountInput `json:"amount,omitempty" doc:"How much of its amount, instead of units; more than 0, also of a discount. Only of a line that is no item."`
+	Restock  bool        `json:"restock,omitempty" doc:"Return these units to stock at once, whatever the outcome of the refund."`
 }
 
 func (b refundBody) asks() VerbBody {
@@ -282,7 +283,7 @@ var voidOperation = verbOperation(orders.Void, "Void the rest of an authorizatio
 
 type captureBody struct {
 	Amount    amountInput `json:"amount,omitempty" doc:"How much; more than 0. Defaults to all that is left."`
-	Lines     []lineUnits `json:"lines,omitempty" nullable:"false" minItems:"1" maxItems:"200" doc:"For an order with lines: what leaves. Without an amount, the capture is of their amounts. No unit is captured twice."`
+	Lines     []linePart `json:"lines,omitempty" nullable:"false" minItems:"1" maxItems:"200" doc:"For an order with lines: what leaves. Without an amount, the capture is of their amounts. No unit is captured twice."`
 	Final     bool        `json:"final,omitempty" doc:"Void the rest."`
 	Reason    string      `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; recorded in the history, and sent to an http provider."`
 	RequestID string      `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this capture, so that it is done once. Required, here or as Idempotency-Key."`
@@ -339,7 +340,7 @@ func readOperation[B verbBody](w http.ResponseWriter, r *sent[B], verb orders.Ve
 
 // operationOf reads a charge operation. The currency of the order limits the digits of its amount, and its lines may
 // have none.
-func (s *server) operationOf(ctx context.Context, given amountInput, of []lineUnits, q *engine.Request) (*engine.ChargeOperation, error) {
+func (s *server) operationOf(ctx context.Context, given amountInput, of []linePart, q *engine.Request) (*engine.ChargeOperation, error) {
 	if given == nil && of == nil {
 		return &engine.ChargeOperation{}, nil
 	}
@@ -350,19 +351,45 @@ func (s *server) operationOf(ctx context.Context, given amountInput, of []lineUn
 		return nil, err
 	}
 	operation, fault := refundIn(given, 0, o.Currency)
-	if lines := orders.ParseLines(o.Lines); given == nil && lines != nil && lines[0].Amount == nil {
+	lines := orders.ParseLines(o.Lines)
+	if given == nil && lines != nil && lines[0].Amount == nil {
 		fault = &fieldError{Pointer: "/amount", Code: "required", Detail: "is required, because the lines of the order have no amounts"}
 	}
 	if fault != nil {
 		return nil, newProblem("invalid_input", "", *fault)
 	}
-	for i, l := range of {
-		if l.Restock && q.Verb != orders.Refund {
-			return nil, newProblem("invalid_input", "", fieldError{Pointer: fmt.Sprintf("/lines/%d/restock", i), Code: "not_a_refund", Detail: "is only for refunds"})
+	for i := range of {
+		part, fault := of[i].part(lines, o.Currency)
+		if of[i].Restock && q.Verb != orders.Refund {
+			fault = &fieldError{Pointer: "/restock", Code: "not_a_refund", Detail: "is only for refunds"}
 		}
-		operation.Lines = append(operation.Lines, orders.LineUnits{Line: int(l.Line), Quantity: l.Quantity, Restock: l.Restock})
+		if fault != nil {
+			fault.Pointer = fmt.Sprintf("/lines/%d%s", i, fault.Pointer)
+			return nil, newProblem("invalid_input", "", *fault)
+		}
+		operation.Lines = append(operation.Lines, part)
 	}
 	return operation, nil
+}
+
+// part reads a part of one of the lines of an order.
+func (l *linePart) part(lines []orders.Line, currency string) (orders.LinePart, *fieldError) {
+	part := orders.LinePart{Line: int(l.Line), Quantity: l.Quantity, Restock: l.Restock}
+	switch {
+	case part.Line > len(lines):
+		return part, &fieldError{Pointer: "/line", Code: "out_of_range", Detail: "is not a line of the order"}
+	case l.Amount == nil && l.Quantity == 0:
+		return part, &fieldError{Pointer: "/quantity", Code: "required", Detail: "is required without an amount"}
+	case l.Amount == nil:
+		return part, nil
+	case l.Quantity != 0:
+		return part, &fieldError{Pointer: "/amount", Code: "exclusive", Detail: "must not be given with a quantity"}
+	case lines[part.Line-1].Kind == "":
+		return part, &fieldError{Pointer: "/amount", Code: "not_an_item", Detail: "is only for lines that are no items"}
+	}
+	amount, fault := positiveAmount(l.Amount, currency)
+	part.Amount = new(amount.Trim(0))
+	return part, fault
 }
 
 func (s *server) refund(w http.ResponseWriter, r *sent[refundBody]) error {

@@ -167,7 +167,8 @@ BEGIN
 END $$;
 
 -- What is wrong with the lines of the operations of an order, by kind: units that the order does not have, or amounts
--- that are not those of the line. Units that were put back stay so if their refund fails. Null: nothing.
+-- that are not those of the line. Lines that are no items may have parts of their amount, with no units. Units that were
+-- put back stay so if their refund fails. Null: nothing.
 CREATE FUNCTION pawl.operation_lines_fault(order_no bigint, generation integer) RETURNS text LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   SELECT string_agg(format('%s of line %s: %s units at %s, %s put back, ordered %s at %s', s.kind, s.line, s.units, s.amount, s.restocked,
     coalesce(s.quantity, 0), s.ordered), ', ' ORDER BY s.kind, s.line)
@@ -176,7 +177,8 @@ CREATE FUNCTION pawl.operation_lines_fault(order_no bigint, generation integer) 
       coalesce(sum(l.quantity) FILTER (WHERE f.state <> 'failed'), 0) AS units,
       coalesce(sum(l.quantity) FILTER (WHERE l.restock), 0) AS restocked,
       CASE WHEN b.amount IS NOT NULL THEN coalesce(sum(l.amount) FILTER (WHERE f.state <> 'failed'), 0) END AS amount,
-      bool_and(l.quantity > 0 AND l.item = b.item AND l.kind IS NOT DISTINCT FROM b.kind AND (l.amount IS NULL) = (b.amount IS NULL)
+      bool_or(l.quantity = 0) AS parts,
+      bool_and((l.quantity > 0 OR l.quantity = 0 AND l.kind IS NOT NULL AND l.amount IS NOT NULL) AND coalesce(l.amount * b.amount, 0) >= 0 AND l.item = b.item AND l.kind IS NOT DISTINCT FROM b.kind AND (l.amount IS NULL) = (b.amount IS NULL)
         AND (l.restock IS NOT TRUE OR l.kind IS NULL AND f.kind = 'refund')) AS matches
     FROM pawl.charge_operations AS f
     CROSS JOIN LATERAL json_to_recordset(f.lines) AS l(line bigint, item text, kind text, quantity bigint, amount numeric, restock boolean)
@@ -186,7 +188,7 @@ CREATE FUNCTION pawl.operation_lines_fault(order_no bigint, generation integer) 
     WHERE f.order_no = $1 AND f.generation = $2 AND f.number > 0
     GROUP BY f.kind, l.line, b.quantity, b.amount) AS s
   WHERE (s.matches AND s.units <= s.quantity AND s.restocked <= s.quantity
-    AND (s.ordered IS NULL OR CASE WHEN s.units = s.quantity THEN s.amount = s.ordered ELSE abs(s.amount) <= abs(s.ordered) END)) IS NOT TRUE
+    AND (s.ordered IS NULL OR CASE WHEN s.units = s.quantity AND NOT s.parts THEN s.amount = s.ordered ELSE abs(s.amount) <= abs(s.ordered) END)) IS NOT TRUE
 $$;
 
 CREATE FUNCTION pawl.guard_operation_lines() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

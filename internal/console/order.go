@@ -179,13 +179,14 @@ func (b *balance) less(what string, amount decimal.Decimal) {
 	}
 }
 
-// RefundedOfLines says how many units of each line refunds have given back, or are to give back, and what these cost.
-func (p *orderPage) RefundedOfLines() []string {
+// RefundedOfLines says what refunds have given back, or are to give back, of each line; nil: of none.
+func (p *orderPage) RefundedOfLines() (said []string) {
 	done := slices.DeleteFunc(slices.Clone(p.Refunds), func(r client.Refund) bool { return r.State != client.RefundStateDone })
-	said := make([]string, len(p.Lines))
-	for i := range said {
-		said[i] = strings.TrimPrefix(backOf(done, i+1, "refunded")+backOf(openRefunds(p.Order), i+1, "on the way back"), ", ")
-		said[i] = strings.TrimSuffix(said[i], ": 0")
+	for i := range p.Lines {
+		said = append(said, strings.TrimPrefix(backOf(done, i+1, "")+backOf(openRefunds(p.Order), i+1, " on the way back"), ", "))
+	}
+	if strings.Join(said, "") == "" {
+		return nil
 	}
 	return said
 }
@@ -201,21 +202,36 @@ func backOf(refunds []client.Refund, number int, how string) string {
 			}
 		}
 	}
-	if units == 0 {
-		return ""
+	switch {
+	case units > 0 && amount.IsZero():
+		return fmt.Sprintf(", %d%s", units, how)
+	case units > 0:
+		return fmt.Sprintf(", %s for %d%s", count(amount), units, how)
+	case !amount.IsZero():
+		return ", " + count(amount) + how
 	}
-	return fmt.Sprintf(", %d %s: %s", units, how, count(amount))
+	return ""
 }
 
-// RefundedOfNoLine is what refunds without lines have given back; empty: nothing.
-func (p *orderPage) RefundedOfNoLine() string {
+// RefundedBesideLines says what refunds have given back more or less than they named of lines; empty: nothing.
+func (p *orderPage) RefundedBesideLines() string {
 	var sum decimal.Decimal
 	for _, r := range p.Refunds {
-		if r.Lines == nil && r.State == client.RefundStateDone {
-			sum, _ = sum.Add(parsed(r.Amount))
+		if r.State != client.RefundStateDone {
+			continue
+		}
+		sum, _ = sum.Add(parsed(r.Amount))
+		for _, line := range r.Lines {
+			sum, _ = sum.Sub(parsed(line.Amount))
 		}
 	}
-	return unlessZero(sum)
+	switch {
+	case sum.IsZero() || p.Lines[0].Amount == "":
+		return ""
+	case sum.IsNeg():
+		return count(sum.Abs()) + " less was refunded than that."
+	}
+	return count(sum) + " more was refunded, of no line."
 }
 
 // Goods says whether the goods of the order are reserved.

@@ -326,7 +326,10 @@ func (q *ofOrder) operated(would *client.Order) (all []string) {
 	var remains string
 	switch q.verb.Name {
 	case "refund":
-		remains = fmt.Sprintf("%s goes back to the customer, %s remains.", amount, q.money(refundable(would).String()))
+		remains = fmt.Sprintf("%s goes back to the customer, %s can still be refunded.", amount, q.money(refundable(would).String()))
+		if lostDisputes(would) != nil {
+			remains += " With what was lost in disputes, " + q.money((&orderPage{Order: would}).Balance().Kept.String()) + " is kept."
+		}
 	case "capture":
 		remains = fmt.Sprintf("%s is captured, %s can still be captured.", amount, q.money(capturable(would).String()))
 		if last.Final {

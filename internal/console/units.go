@@ -34,30 +34,15 @@ func (q *ofOrder) track() error {
 	return nil
 }
 
-// left returns the lines of the order with the units and the amounts that no refund, or no capture, has, or may have. The
-// API counts lines that are no items only as wholes; the share of one is in the total, and is told by that.
+// left returns the lines of the order with the units and the amounts that no refund, or no capture, has, or may have.
 func (q *ofOrder) left(kind string) []client.Line {
 	left := slices.Clone(q.order.Lines)
 	for _, o := range operationsOf(q.order) {
-		if o.Kind != kind || o.State == client.CaptureStateFailed {
-			continue
-		}
-		items, rest := itemsOf(left), parsed(o.Amount)
 		for _, line := range o.Lines {
-			of := &left[line.Line-1]
-			of.Quantity -= line.Quantity
-			of.Amount = less(of.Amount, parsed(line.Amount))
-			rest, _ = rest.Sub(parsed(line.Amount))
-		}
-		taken, _ := items.Sub(itemsOf(left))
-		shared := slices.Clone(left)
-		for i := range shared {
-			part := proposed(&left[i], taken, items)
-			shared[i].Amount = less(left[i].Amount, part)
-			rest, _ = rest.Sub(part)
-		}
-		if rest.IsZero() {
-			left = shared
+			if of := &left[line.Line-1]; o.Kind == kind && o.State != client.CaptureStateFailed {
+				of.Quantity -= line.Quantity
+				of.Amount = less(of.Amount, parsed(line.Amount))
+			}
 		}
 	}
 	return left
@@ -115,7 +100,7 @@ func (q *ofOrder) rows(verb string) (rows []field) {
 			f.Type, f.Most, f.Left, f.Amount, f.Help = "decimal", 0, count(left.Amount), left.Amount, "Empty: none."
 		}
 		if line.Kind == client.LineKindTax || line.Kind == client.LineKindDiscount {
-			f.Amount, f.Help = f.Amount+" share", "Empty: the share of the units. 0: none."
+			f.Amount, f.Help = f.Amount+" share", "Leave it empty for the share of the units; 0 for none."
 		}
 		if left.Quantity == 0 || line.Kind != "" && parsed(left.Amount).IsZero() {
 			f.Type, f.Help = "", ""
@@ -133,12 +118,11 @@ func lineField(i int) string { return "line" + strconv.Itoa(i+1) }
 
 // choice is what a form asks for of an order with lines.
 type choice struct {
-	lines   []client.LineUnits // as the API knows them: units of items, and other lines as wholes
-	parts   []string           // what adds up to the total, in words
-	total   decimal.Decimal
-	amount  *string             // the typed one, or the total if it is not that of whole lines; else nil
-	partial bool                // the total has more than the lines
-	wrong   []client.FieldError // what the API can't know
+	lines  []client.LinePart // as the API knows them
+	parts  []string          // what adds up to the total, in words
+	total  decimal.Decimal
+	amount *string             // the typed one
+	wrong  []client.FieldError // what the API can't know
 }
 
 func (c *choice) add(part decimal.Decimal, what string) {
@@ -151,11 +135,10 @@ func (c *choice) add(part decimal.Decimal, what string) {
 	}
 }
 
-// chosen reads a form. All that is left of the charge names only what is put back into stock.
+// chosen reads a form. All that is left of the charge is all that is left of the lines, unless a part of no line went back.
 func (q *ofOrder) chosen(form url.Values) (c choice) {
 	left, all := q.left(q.verb.Name), form.Get("all") == "yes"
 	c.total, c.amount = parsed(q.order.Amount).Zero(), amountIn(form, "amount")
-	typed := c.amount != nil
 	for i, line := range q.order.Lines {
 		restock, units := form.Get("restock") == "yes" && line.Kind == "" && q.tracked[line.Item], numberOr(form.Get(lineField(i)), -1)
 		if all {
@@ -164,9 +147,7 @@ func (q *ofOrder) chosen(form url.Values) (c choice) {
 		if line.Kind != "" || units == 0 {
 			continue
 		}
-		if !all || restock {
-			c.lines = append(c.lines, client.LineUnits{Line: i + 1, Quantity: units, Restock: restock})
-		}
+		c.lines = append(c.lines, client.LinePart{Line: i + 1, Quantity: units, Restock: restock})
 		if units < 0 || units > left[i].Quantity {
 			c.wrong = append(c.wrong, client.FieldError{Pointer: "/" + lineField(i), Detail: fmt.Sprintf("This must be a number up to %d.", left[i].Quantity)})
 		} else {
@@ -189,18 +170,16 @@ func (q *ofOrder) chosen(form url.Values) (c choice) {
 				c.wrong = append(c.wrong, client.FieldError{Pointer: "/" + lineField(i), Detail: "This must be an amount up to " + count(left[i].Amount) + "."})
 			}
 		}
-		if whole := part.Cmp(parsed(line.Amount)) == 0 && !part.IsZero(); whole && !all && (text != nil || !typed) {
-			c.lines = append(c.lines, client.LineUnits{Line: i + 1, Quantity: line.Quantity})
-		} else if !part.IsZero() {
-			c.partial = true
+		switch named := !part.IsZero() && (all || text != nil || c.amount == nil); {
+		case named && part.Cmp(parsed(line.Amount)) == 0:
+			c.lines = append(c.lines, client.LinePart{Line: i + 1, Quantity: line.Quantity})
+		case named:
+			c.lines = append(c.lines, client.LinePart{Line: i + 1, Amount: part.Abs().String()})
 		}
 		c.add(part, visible(line.Item))
 	}
-	if !typed && c.partial {
-		c.amount = new(c.total.String())
-	}
-	if all && c.total.Cmp(refundable(q.order)) != 0 { // a part that is no line's went back before
-		c.parts = nil
+	if all && c.total.Cmp(refundable(q.order)) != 0 {
+		c.parts, c.lines = nil, slices.DeleteFunc(c.lines, func(l client.LinePart) bool { return !l.Restock })
 	}
 	return c
 }

@@ -461,7 +461,7 @@ func (q *ofOrder) check(form url.Values) error {
 		wrong.Errors = []client.FieldError{{Pointer: "/paymentMethod", Detail: "Never enter card numbers here. Enter the id that the provider gave the card."}}
 	case len(c.wrong) > 0:
 		wrong.Title, wrong.Errors = "Part of a line is not right.", c.wrong
-	case noAmount && len(c.lines) == 0 && !c.partial:
+	case noAmount && len(c.lines) == 0:
 		wrong.Title = "How much goes back?"
 		wrong.Errors = []client.FieldError{{Pointer: "/all", Detail: "Choose all that is left, or say a part."}}
 	case noAmount && q.order.Lines[0].Amount != "" && !c.total.IsPos():

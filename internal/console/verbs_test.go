@@ -33,7 +33,7 @@ func TestVerbs(t *testing.T) {
 		{"resume", "charging", "paused", nil, "<bdi>paused</bdi><td><bdi>–</bdi>", "continues at the step charge", "completed"},
 		{"approve", "pending", "approval", nil, "<bdi>approval</bdi><td><bdi>–</bdi>", "9 USD is charged, and 1 × i reserved", "completed"},
 		{"reject", "pending", "approval", nil, "<bdi>rejected</bdi>", "Nothing was charged, and nothing will be.", "canceled"},
-		{"refund", "completed", "", url.Values{"amount": {"4"}}, "<bdi>refund of 4.00 USD: done</bdi>", "<li>4.00 USD goes back to the customer, 5.00 USD remains.", "completed"},
+		{"refund", "completed", "", url.Values{"amount": {"4"}}, "<bdi>refund of 4.00 USD: done</bdi>", "<li>4.00 USD goes back to the customer, 5.00 USD can still be refunded.", "completed"},
 	} {
 		t.Run(c.verb, func(t *testing.T) {
 			t.Parallel()

@@ -7,14 +7,16 @@ import (
 	"github.com/govalues/decimal"
 )
 
-// LineUnits are units of a line of an order, of which a request asks something.
-type LineUnits struct {
-	Line     int   // 1 for the first line of the order
-	Quantity int32 // 1 or more
-	Restock  bool  // put them back into stock
+// LinePart is a part of a line of an order, of which a request asks something.
+type LinePart struct {
+	Line     int              // 1 for the first line of the order
+	Quantity int32            // units; 0 with an Amount
+	Amount   *decimal.Decimal `json:",omitempty"` // of a line that is no item, without its sign: tax and discounts are split by amount
+	Restock  bool             // put the units back into stock
 }
 
-// OperationLine is what a charge operation does to a line: the line with fewer units, and their part of its amount.
+// OperationLine is what a charge operation does to a line: the line with fewer units, and their part of its amount. Of a
+// part without units, the quantity is 0.
 type OperationLine struct {
 	Number int `json:"line"` // 1 for the first line of the order
 	Line
@@ -23,35 +25,41 @@ type OperationLine struct {
 
 // OperationLines returns the lines of an operation of a kind. The operations of an order that have not failed leave a
 // line with its amount for as many of its units as they have, rounded half up: so operations for all units add up to
-// its amount. It returns the code of the refusal if the order does not have the units.
-func OperationLines(o *Order, kind string, asked []LineUnits) (lines []OperationLine, refusal string) {
+// its amount. It returns the code of the refusal if the order does not have that much.
+func OperationLines(o *Order, kind string, asked []LinePart) (lines []OperationLine, refusal string) {
 	ordered, before, tooLarge := ParseLines(o.Lines), operatedLines(o, kind), RefusedRefundTooLarge
 	if kind == OperationCapture {
 		tooLarge = RefusedCaptureTooLarge
 	}
-	for _, units := range asked {
-		if units.Line < 1 || units.Line > len(ordered) {
+	for _, part := range asked {
+		if part.Line < 1 || part.Line > len(ordered) {
 			return nil, tooLarge
 		}
-		line, done := ordered[units.Line-1], &before[units.Line-1]
+		line, done := ordered[part.Line-1], &before[part.Line-1]
 		whole := line
-		done.units += int64(units.Quantity)
-		if done.units > int64(whole.Quantity) {
+		done.units += int64(part.Quantity)
+		if done.units > int64(whole.Quantity) || part.Amount != nil && (whole.Kind == "" || whole.Amount == nil) {
 			return nil, tooLarge
 		}
-		if units.Restock {
-			done.restocked += int64(units.Quantity)
+		if part.Restock {
+			done.restocked += int64(part.Quantity)
 			if line.Kind != "" || done.restocked > int64(whole.Quantity) {
 				return nil, RefusedRestockTooLarge
 			}
 		}
-		line.Quantity = units.Quantity
+		line.Quantity = part.Quantity
 		if whole.Amount != nil {
 			amount, _ := whole.amountOf(done.units).Sub(done.amount) // both at most the amount of the line
+			if part.Amount != nil {
+				amount = part.Amount.Pad(whole.Amount.Scale()).CopySign(*whole.Amount)
+			}
 			done.amount, _ = done.amount.Add(amount)
+			if done.amount.CmpAbs(*whole.Amount) > 0 || amount.Sign()*whole.Amount.Sign() < 0 {
+				return nil, tooLarge
+			}
 			line.Amount = &amount
 		}
-		lines = append(lines, OperationLine{Number: units.Line, Line: line, Restock: units.Restock})
+		lines = append(lines, OperationLine{Number: part.Line, Line: line, Restock: part.Restock})
 	}
 	return lines, ""
 }

@@ -20,7 +20,7 @@ func TestPartsOfALine(t *testing.T) {
 		o := orders.Order{Lines: []byte(orders.FormatLines([]orders.Line{{Item: "cup", Quantity: quantity, Amount: &amount}}))}
 		var done []orders.ChargeOperation
 		ask := func(units int32) orders.OperationLine {
-			lines, refusal := orders.OperationLines(&o, orders.OperationRefund, []orders.LineUnits{{Line: 1, Quantity: units}})
+			lines, refusal := orders.OperationLines(&o, orders.OperationRefund, []orders.LinePart{{Line: 1, Quantity: units}})
 			if refusal != "" {
 				rt.Fatalf("%d units: %s", units, refusal)
 			}

@@ -1399,7 +1399,7 @@ export interface components {
              * @description When it succeeded or failed.
              */
             finishedAt?: string;
-            /** @description What it is about, if the request named lines. Their amounts are what the units cost, even if another amount was requested. */
+            /** @description What it is about, if the request named lines. Their amounts are what the units cost, even if another amount was requested. The quantity is 0 for a part of the amount. */
             lines?: components["schemas"]["RefundLine"][];
             /**
              * Format: date-time
@@ -1427,7 +1427,7 @@ export interface components {
             /** @description Void the rest. */
             final?: boolean;
             /** @description For an order with lines: what leaves. Without an amount, the capture is of their amounts. No unit is captured twice. */
-            lines?: components["schemas"]["LineUnits"][];
+            lines?: components["schemas"]["LinePart"][];
             /** @description For whom the request is made; recorded beside the caller. Requires the role delegate. */
             onBehalfOf?: string;
             /** @description Why; recorded in the history, and sent to an http provider. */
@@ -2038,7 +2038,9 @@ export interface components {
              */
             quantity?: number;
         };
-        LineUnits: {
+        LinePart: {
+            /** @description How much of its amount, instead of units; more than 0, also of a discount. Only of a line that is no item. */
+            amount?: components["schemas"]["Decimal"] | components["schemas"]["Number"];
             /**
              * Format: int32
              * @description The line, counted from 1 in the order of the order.
@@ -2046,9 +2048,9 @@ export interface components {
             line: number;
             /**
              * Format: int32
-             * @description How many of its units.
+             * @description How many of its units. Required without amount.
              */
-            quantity: number;
+            quantity?: number;
             /** @description Return these units to stock at once, whatever the outcome of the refund. */
             restock?: boolean;
         };
@@ -2594,7 +2596,7 @@ export interface components {
              * @description When it succeeded or failed.
              */
             finishedAt?: string;
-            /** @description What it is about, if the request named lines. Their amounts are what the units cost, even if another amount was requested. */
+            /** @description What it is about, if the request named lines. Their amounts are what the units cost, even if another amount was requested. The quantity is 0 for a part of the amount. */
             lines?: components["schemas"]["RefundLine"][];
             /**
              * Format: date-time
@@ -2625,7 +2627,7 @@ export interface components {
             /** @description How much; more than 0. Defaults to all that is left. */
             amount?: components["schemas"]["Decimal"] | components["schemas"]["Number"];
             /** @description For an order with lines: what is refunded. Without an amount, the refund is of their amounts. Refunds of all units of a line add up to its amount; those of some are rounded half up. */
-            lines?: components["schemas"]["LineUnits"][];
+            lines?: components["schemas"]["LinePart"][];
             /** @description For whom the request is made; recorded beside the caller. Requires the role delegate. */
             onBehalfOf?: string;
             /** @description Why; recorded in the history, and sent to an http provider. */

@@ -419,7 +419,7 @@ func (v verb) command() *cobra.Command {
 func ordersRefundCommand() *cobra.Command {
 	var body client.RefundBody
 	var amount string
-	var lines []string
+	var lines, parts []string
 	var restock []int
 	var dryRun bool
 	cmd := asking(&cobra.Command{
@@ -427,13 +427,13 @@ func ordersRefundCommand() *cobra.Command {
 		Long: "Refunds a completed order. With --request-id, repeating the command is safe.",
 		Example: "  pawl orders refund order-1 --amount 12.50 --reason \"one is broken\" --request-id ticket-1\n" +
 			"  pawl orders refund order-1 --reason \"sent back\" --restock 1 --dry-run\n" +
-			"  pawl orders refund order-2 --reason \"sent back\" --line 1=2 --line 3=1 --restock-line 1",
+			"  pawl orders refund order-2 --reason \"sent back\" --line 1=2 --line-amount 3=2.86 --restock-line 1",
 	}, func(ctx context.Context, s *session, args []string) error {
 		if amount != "" { // an empty one was rejected
 			body.Amount = &amount
 		}
 		var err error
-		if body.Lines, err = linesIn(lines, restock); err != nil {
+		if body.Lines, err = linesIn(lines, parts, restock); err != nil {
 			return err
 		}
 		order, err := s.RefundOrder(ctx, args[0], body, client.RefundOrderParams{DryRun: dryRun})
@@ -447,13 +447,14 @@ func ordersRefundCommand() *cobra.Command {
 	f.StringVar(&body.RequestID, "request-id", "", "ID of the refund, which makes repeating it safe; empty: a new one")
 	f.IntVar(&body.Restock, "restock", 0, "number of units to return to stock, of an order of one item")
 	f.StringSliceVar(&lines, "line", nil, "`LINE=UNITS` of an order with lines, comma-separated; the amount is by default theirs")
+	f.StringSliceVar(&parts, "line-amount", nil, "`LINE=AMOUNT` of a tax, discount, fee or shipping: a part of it, comma-separated")
 	f.IntSliceVar(&restock, "restock-line", nil, "number of a --line whose units return to stock, comma-separated")
 	dryRunFlag(f, &dryRun)
 	return requiring(cmd, "reason")
 }
 
-// linesIn reads LINE=UNITS, and which of them return to stock.
-func linesIn(texts []string, restock []int) (lines []client.LineUnits, err error) {
+// linesIn reads LINE=UNITS and LINE=AMOUNT, and which of the units return to stock.
+func linesIn(texts, parts []string, restock []int) (lines []client.LinePart, err error) {
 	for _, text := range texts {
 		line, units, _ := strings.Cut(text, "=")
 		number, faulty := strconv.Atoi(line)
@@ -461,10 +462,18 @@ func linesIn(texts []string, restock []int) (lines []client.LineUnits, err error
 		if faulty != nil || wrong != nil {
 			return nil, usage("--line must be the number of a line and its units, such as 2=1")
 		}
-		lines = append(lines, client.LineUnits{Line: number, Quantity: quantity, Restock: slices.Contains(restock, number)})
+		lines = append(lines, client.LinePart{Line: number, Quantity: quantity, Restock: slices.Contains(restock, number)})
+	}
+	for _, text := range parts {
+		line, amount, _ := strings.Cut(text, "=")
+		number, err := strconv.Atoi(line)
+		if err != nil || amount == "" {
+			return nil, usage("--line-amount must be the number of a line and a part of its amount, such as 4=2.86")
+		}
+		lines = append(lines, client.LinePart{Line: number, Amount: amount})
 	}
 	for _, number := range restock {
-		if !slices.ContainsFunc(lines, func(l client.LineUnits) bool { return l.Line == number }) {
+		if !slices.ContainsFunc(lines, func(l client.LinePart) bool { return l.Line == number }) {
 			return nil, usage("--restock-line must be one of --line")
 		}
 	}
