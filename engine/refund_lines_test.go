@@ -70,7 +70,9 @@ func TestRefundByLine(t *testing.T) {
 			refunds("1 done 28.33, 2 done 40.34, 3 done 1.50", kind)
 			other := refundOf("a", orders.LinePart{Line: 1, Quantity: 1})
 			assert.ErrorIs(t, assert.Err(s.engine.Do(t.Context(), other)), orders.ErrKeyReused)
-			part := func(line int, amount string) orders.LinePart { return orders.LinePart{Line: line, Amount: new(decimal.MustParse(amount))} }
+			part := func(line int, amount string) orders.LinePart {
+				return orders.LinePart{Line: line, Amount: new(decimal.MustParse(amount))}
+			}
 			refused(orders.RefusedRefundTooLarge, orders.LinePart{Line: 1, Quantity: 1}, part(4, "2.01"))
 			refused(orders.RefusedRefundTooLarge, orders.LinePart{Line: 1, Quantity: 1}, part(3, "1"), orders.LinePart{Line: 3, Quantity: 1})
 			refused(orders.RefusedRefundTooLarge, part(1, "1"))

@@ -251,7 +251,7 @@ var refundOperation = verbOperation(orders.Refund, "Refund a completed order",
 type refundBody struct {
 	Amount    amountInput `json:"amount,omitempty" doc:"How much; more than 0. Defaults to all that is left."`
 	Restock   *int32      `json:"restock,omitempty" minimum:"1" maximum:"2147483647" doc:"Units to return to stock at once, whatever the outcome of the refund. For an order of one item."`
-	Lines     []linePart `json:"lines,omitempty" nullable:"false" minItems:"1" maxItems:"200" doc:"For an order with lines: what is refunded. Without an amount, the refund is of their amounts. Refunds of all units of a line add up to its amount; those of some are rounded half up."`
+	Lines     []linePart  `json:"lines,omitempty" nullable:"false" minItems:"1" maxItems:"200" doc:"For an order with lines: what is refunded. Without an amount, the refund is of their amounts. Refunds of all units of a line add up to its amount; those of some are rounded half up."`
 	Reason    string      `json:"reason" minLength:"1" maxLength:"1000" doc:"Why; recorded in the history, and sent to an http provider."`
 	RequestID string      `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this refund, so that it is done once. Required, here or as Idempotency-Key."`
 	VerbBody
@@ -283,7 +283,7 @@ var voidOperation = verbOperation(orders.Void, "Void the rest of an authorizatio
 
 type captureBody struct {
 	Amount    amountInput `json:"amount,omitempty" doc:"How much; more than 0. Defaults to all that is left."`
-	Lines     []linePart `json:"lines,omitempty" nullable:"false" minItems:"1" maxItems:"200" doc:"For an order with lines: what leaves. Without an amount, the capture is of their amounts. No unit is captured twice."`
+	Lines     []linePart  `json:"lines,omitempty" nullable:"false" minItems:"1" maxItems:"200" doc:"For an order with lines: what leaves. Without an amount, the capture is of their amounts. No unit is captured twice."`
 	Final     bool        `json:"final,omitempty" doc:"Void the rest."`
 	Reason    string      `json:"reason,omitempty" minLength:"1" maxLength:"1000" doc:"Why; recorded in the history, and sent to an http provider."`
 	RequestID string      `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this capture, so that it is done once. Required, here or as Idempotency-Key."`

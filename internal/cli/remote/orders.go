@@ -437,9 +437,7 @@ func ordersRefundCommand() *cobra.Command {
 			return err
 		}
 		order, err := s.RefundOrder(ctx, args[0], body, client.RefundOrderParams{DryRun: dryRun})
-		return show(s, order, err, func(o *client.Order) error {
-			return errors.Join(s.printFields(o), s.printDryRun(dryRun))
-		})
+		return s.showChanged(order, err, dryRun)
 	})
 	f := cmd.Flags()
 	f.StringVar(&amount, "amount", "", "amount, a decimal; by default everything that is left")
@@ -455,22 +453,18 @@ func ordersRefundCommand() *cobra.Command {
 
 // linesIn reads LINE=UNITS and LINE=AMOUNT, and which of the units return to stock.
 func linesIn(texts, parts []string, restock []int) (lines []client.LinePart, err error) {
-	for _, text := range texts {
-		line, units, _ := strings.Cut(text, "=")
+	for i, text := range slices.Concat(texts, parts) {
+		line, much, _ := strings.Cut(text, "=")
 		number, faulty := strconv.Atoi(line)
-		quantity, wrong := strconv.Atoi(units)
-		if faulty != nil || wrong != nil {
-			return nil, usage("--line must be the number of a line and its units, such as 2=1")
+		part := client.LinePart{Line: number, Amount: much, Restock: slices.Contains(restock, number)}
+		if i < len(texts) && faulty == nil {
+			part.Amount = ""
+			part.Quantity, faulty = strconv.Atoi(much)
 		}
-		lines = append(lines, client.LinePart{Line: number, Quantity: quantity, Restock: slices.Contains(restock, number)})
-	}
-	for _, text := range parts {
-		line, amount, _ := strings.Cut(text, "=")
-		number, err := strconv.Atoi(line)
-		if err != nil || amount == "" {
-			return nil, usage("--line-amount must be the number of a line and a part of its amount, such as 4=2.86")
+		if faulty != nil || much == "" {
+			return nil, usage("--line must be the number of a line and its units, such as 2=1, and --line-amount a part of its amount, such as 4=2.86")
 		}
-		lines = append(lines, client.LinePart{Line: number, Amount: amount})
+		lines = append(lines, part)
 	}
 	for _, number := range restock {
 		if !slices.ContainsFunc(lines, func(l client.LinePart) bool { return l.Line == number }) {
@@ -490,7 +484,7 @@ func ordersDisputeCommand() *cobra.Command {
 		Example: "  pawl orders dispute order-1 --reference dp_1P8xZq --state opened --amount 99.99 --reason fraudulent",
 	}, func(ctx context.Context, s *session, args []string) error {
 		order, err := s.RecordDispute(ctx, args[0], body, client.RecordDisputeParams{DryRun: dryRun})
-		return show(s, order, err, func(o *client.Order) error { return errors.Join(s.printFields(o), s.printDryRun(dryRun)) })
+		return s.showChanged(order, err, dryRun)
 	})
 	f := cmd.Flags()
 	f.StringVar(&body.Reference, "reference", "", "the provider's name for the dispute")
@@ -573,9 +567,7 @@ func ordersCaptureCommand() *cobra.Command {
 			body.Amount = &amount
 		}
 		order, err := s.CaptureOrder(ctx, args[0], body, client.CaptureOrderParams{DryRun: dryRun})
-		return show(s, order, err, func(o *client.Order) error {
-			return errors.Join(s.printFields(o), s.printDryRun(dryRun))
-		})
+		return s.showChanged(order, err, dryRun)
 	})
 	f := cmd.Flags()
 	f.StringVar(&amount, "amount", "", "amount, a decimal; by default everything that is left")
@@ -595,9 +587,7 @@ func ordersVoidCommand() *cobra.Command {
 		Example: "  pawl orders void order-1 --request-id rest",
 	}, func(ctx context.Context, s *session, args []string) error {
 		order, err := s.VoidOrder(ctx, args[0], body, client.VoidOrderParams{DryRun: dryRun})
-		return show(s, order, err, func(o *client.Order) error {
-			return errors.Join(s.printFields(o), s.printDryRun(dryRun))
-		})
+		return s.showChanged(order, err, dryRun)
 	})
 	f := cmd.Flags()
 	f.StringVar(&body.Reason, "reason", "", "reason, for the history and for http providers")

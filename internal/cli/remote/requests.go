@@ -90,9 +90,7 @@ func ordersStepResultCommand() *cobra.Command {
 			"  pawl orders step-result order-1 --step charge --refund 1 --outcome done --reason \"seen in the dashboard\"",
 	}, func(ctx context.Context, s *session, args []string) error {
 		order, err := s.SettleStepOfOrder(ctx, args[0], body, client.SettleStepOfOrderParams{DryRun: dryRun})
-		return show(s, order, err, func(o *client.Order) error {
-			return errors.Join(s.printFields(o), s.printDryRun(dryRun))
-		})
+		return s.showChanged(order, err, dryRun)
 	})
 	f := cmd.Flags()
 	f.StringVar((*string)(&body.Step), "step", "", "charge, reserve or confirm")
@@ -109,4 +107,9 @@ func ordersStepResultCommand() *cobra.Command {
 	completing(cmd, "step", "charge", "reserve", "confirm")
 	completing(cmd, "outcome", "done", "refused", "not_done")
 	return requiring(cmd, "step", "outcome", "reason")
+}
+
+// showChanged shows an order that a request has changed, or would change.
+func (s *session) showChanged(order *client.Order, err error, dryRun bool) error {
+	return show(s, order, err, func(o *client.Order) error { return errors.Join(s.printFields(o), s.printDryRun(dryRun)) })
 }
