@@ -504,6 +504,7 @@ const (
 	VerificationStepStepCapture        VerificationStepStep = "capture"
 	VerificationStepStepCharge         VerificationStepStep = "charge"
 	VerificationStepStepConfirm        VerificationStepStep = "confirm"
+	VerificationStepStepDisputeLost    VerificationStepStep = "dispute_lost"
 	VerificationStepStepProviderAgain  VerificationStepStep = "provider_again"
 	VerificationStepStepProviderKnown  VerificationStepStep = "provider_known"
 	VerificationStepStepProviderOthers VerificationStepStep = "provider_others"
@@ -2997,14 +2998,14 @@ type VerificationStep struct {
 	// Provider With which provider it was compared. Absent: it was not.
 	Provider string `json:"provider,omitempty,omitzero"`
 
-	// Step undo: the charges that were undone, which are among those of charge, too. void: its money has all that was voided or has ended. authorization: what is still authorized. provider_…: what only the provider has, as that check says. Money of charge - undo - void - refund + provider_… is what is kept or still authorized.
+	// Step undo: the charges that were undone, which are among those of charge, too. void: its money has all that was voided or has ended. authorization: what is still authorized. dispute_lost: what of these charges was lost in disputes, in Pawl's books only. provider_…: what only the provider has, as that check says. Money of charge - undo - void - refund + provider_… is what is kept, lost in disputes or still authorized.
 	Step VerificationStepStep `json:"step"`
 
 	// Wrong Number of keys with a violation.
 	Wrong int64 `json:"wrong"`
 }
 
-// VerificationStepStep undo: the charges that were undone, which are among those of charge, too. void: its money has all that was voided or has ended. authorization: what is still authorized. provider_…: what only the provider has, as that check says. Money of charge - undo - void - refund + provider_… is what is kept or still authorized.
+// VerificationStepStep undo: the charges that were undone, which are among those of charge, too. void: its money has all that was voided or has ended. authorization: what is still authorized. dispute_lost: what of these charges was lost in disputes, in Pawl's books only. provider_…: what only the provider has, as that check says. Money of charge - undo - void - refund + provider_… is what is kept, lost in disputes or still authorized.
 type VerificationStepStep string
 
 // VoidBody defines model for VoidBody.
@@ -3279,7 +3280,7 @@ type ListOrdersParams struct {
 	// Authorized Only orders of which something is authorized, and neither captured nor voided.
 	Authorized bool `form:"authorized,omitempty" json:"authorized,omitempty,omitzero"`
 
-	// Voided Only orders of whose authorization something was voided.
+	// Voided Only orders of whose authorization something was voided or has ended.
 	Voided bool `form:"voided,omitempty" json:"voided,omitempty,omitzero"`
 
 	// Refund open: only orders with a requested refund, capture or void that is neither done nor failed. done, failed: whose last refund is done, or has failed.

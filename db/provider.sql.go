@@ -19,7 +19,7 @@ SELECT f.order_no, (f.kind || ' ' || f.number)::text AS step, f.generation, coal
   (f.state = 'in_doubt')::boolean AS in_doubt, ''::text AS hold,
   coalesce(f.finished_at <= $1::timestamptz AND f.state IN ('done', 'failed'), false)::boolean AS settled,
   CASE WHEN f.state = 'done' AND f.code IS DISTINCT FROM 'authorization_expired' THEN 'stands' ELSE 'absent' END::text AS effect, coalesce(f.reference, '')::text AS reference,
-  true AS counted, ''::text AS voided
+  true AS counted, ''::text AS voided, ''::text AS lost
 FROM (
   SELECT a.order_no, a.generation, a.charge_operation, coalesce(max(a.policy), 0)::integer AS policy FROM pawl.step_calls AS a
   WHERE a.order_no BETWEEN $2 AND $3 AND a.operation IN ('refund', 'capture', 'void') GROUP BY a.order_no, a.generation, a.charge_operation
@@ -54,6 +54,7 @@ type ProviderChargeOperationsRow struct {
 	Reference   string
 	Counted     bool
 	Voided      string
+	Lost        string
 }
 
 // The same for the keys of charge operations. One is settled when a call for it was answered as done or failed. The
@@ -85,6 +86,7 @@ func (q *Queries) ProviderChargeOperations(ctx context.Context, arg ProviderChar
 			&i.Reference,
 			&i.Counted,
 			&i.Voided,
+			&i.Lost,
 		); err != nil {
 			return nil, err
 		}
@@ -124,7 +126,9 @@ SELECT k.order_no, k.step, k.generation, ''::text AS operation_id, k.policy, k.r
   CASE WHEN c.capture IS NOT NULL AND c.captured_at IS NULL AND c.refunded_at IS NULL THEN coalesce((
     SELECT CASE WHEN bool_and(coalesce(w.finished_at <= $1, false)) IS NOT FALSE THEN
       coalesce(sum(CASE WHEN w.kind = 'void' THEN w.amount ELSE w.voided END::numeric) FILTER (WHERE w.state = 'done'), 0) END
-    FROM pawl.charge_operations AS w WHERE w.order_no = c.order_no AND w.generation = c.generation)::text, 'asked') ELSE '' END::text AS voided
+    FROM pawl.charge_operations AS w WHERE w.order_no = c.order_no AND w.generation = c.generation)::text, 'asked') ELSE '' END::text AS voided,
+  coalesce(CASE WHEN o.disputes > 0 AND c.order_no IS NOT NULL AND c.refunded_at IS NULL THEN (
+    SELECT sum(d.amount::numeric) FROM pawl.disputes AS d WHERE d.order_no = o.order_no AND d.state = 'lost') END::text, '')::text AS lost
 FROM (
   SELECT a.order_no, a.step, a.generation, coalesce(max(a.policy), 0)::integer AS policy, coalesce(max(a.route), '')::text AS route FROM pawl.step_calls AS a
   WHERE a.order_no BETWEEN $2 AND $3 AND a.operation = 'do' GROUP BY a.order_no, a.step, a.generation
@@ -163,13 +167,14 @@ type ProviderKeysRow struct {
 	Reference   string
 	Counted     bool
 	Voided      string
+	Lost        string
 }
 
 // Lists the keys that were sent to providers, and what the books say about each. settled: the order had ended before
 // the provider's books were read, and no late undo has changed it since. If the order switched to a policy whose
 // ledger did the step, the key counts as absent: the provider did not do it. counted: a charge is in the figures of money.
 // voided: what was given up of an authorization that is not captured as a whole; empty: it is no such; asked: what was
-// asked of it may not be there yet.
+// asked of it may not be there yet. lost: in disputes of a charge that stands; empty: nothing.
 func (q *Queries) ProviderKeys(ctx context.Context, arg ProviderKeysParams) ([]ProviderKeysRow, error) {
 	rows, err := q.db.Query(ctx, providerKeys, arg.Before, arg.First, arg.Last)
 	if err != nil {
@@ -197,6 +202,7 @@ func (q *Queries) ProviderKeys(ctx context.Context, arg ProviderKeysParams) ([]P
 			&i.Reference,
 			&i.Counted,
 			&i.Voided,
+			&i.Lost,
 		); err != nil {
 			return nil, err
 		}

@@ -93,7 +93,7 @@ type listOrdersRequest struct {
 	Charged     bool        `query:"charged" doc:"Only orders that were charged, also if the charge was undone since. It must be known that they were."`
 	Refunded    bool        `query:"refunded" doc:"Only orders of which something was refunded, or whose charge was undone."`
 	Authorized  bool        `query:"authorized" doc:"Only orders of which something is authorized, and neither captured nor voided."`
-	Voided      bool        `query:"voided" doc:"Only orders of whose authorization something was voided."`
+	Voided      bool        `query:"voided" doc:"Only orders of whose authorization something was voided or has ended."`
 	Refund      string      `query:"refund" enum:"open,done,failed" doc:"open: only orders with a requested refund, capture or void that is neither done nor failed. done, failed: whose last refund is done, or has failed."`
 	Dispute     string      `query:"dispute" enum:"open,won,lost" doc:"Only orders with a dispute that is open, or was won or lost."`
 	Route       string      `query:"route" doc:"Only orders whose charge has this route."`

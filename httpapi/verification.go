@@ -314,7 +314,7 @@ type verificationMoved struct {
 
 // verificationStep is the comparison of one step with its provider.
 type verificationStep struct {
-	Step     string `json:"step" enum:"charge,undo,reserve,confirm,refund,capture,void,authorization,provider_again,provider_others,provider_known" doc:"undo: the charges that were undone, which are among those of charge, too. void: its money has all that was voided or has ended. authorization: what is still authorized. provider_…: what only the provider has, as that check says. Money of charge - undo - void - refund + provider_… is what is kept or still authorized."`
+	Step     string `json:"step" enum:"charge,undo,reserve,confirm,refund,capture,void,authorization,dispute_lost,provider_again,provider_others,provider_known" doc:"undo: the charges that were undone, which are among those of charge, too. void: its money has all that was voided or has ended. authorization: what is still authorized. dispute_lost: what of these charges was lost in disputes, in Pawl's books only. provider_…: what only the provider has, as that check says. Money of charge - undo - void - refund + provider_… is what is kept, lost in disputes or still authorized."`
 	Provider string `json:"provider,omitempty" doc:"With which provider it was compared. Absent: it was not."`
 	Compared int64  `json:"compared" minimum:"0" doc:"Number of idempotency keys compared."`
 	Wrong    int64  `json:"wrong" minimum:"0" doc:"Number of keys with a violation."`

@@ -9,7 +9,7 @@ SELECT now()::timestamptz AS at;
 -- the provider's books were read, and no late undo has changed it since. If the order switched to a policy whose
 -- ledger did the step, the key counts as absent: the provider did not do it. counted: a charge is in the figures of money.
 -- voided: what was given up of an authorization that is not captured as a whole; empty: it is no such; asked: what was
--- asked of it may not be there yet.
+-- asked of it may not be there yet. lost: in disputes of a charge that stands; empty: nothing.
 SELECT k.order_no, k.step, k.generation, ''::text AS operation_id, k.policy, k.route, o.order_id, o.status, o.amount, o.currency,
   (o.in_doubt_since IS NOT NULL)::boolean AS in_doubt, coalesce(o.hold, '') AS hold,
   coalesce(o.finished_at <= @before::timestamptz AND o.ended_as IS NOT NULL AND NOT EXISTS (
@@ -23,7 +23,9 @@ SELECT k.order_no, k.step, k.generation, ''::text AS operation_id, k.policy, k.r
   CASE WHEN c.capture IS NOT NULL AND c.captured_at IS NULL AND c.refunded_at IS NULL THEN coalesce((
     SELECT CASE WHEN bool_and(coalesce(w.finished_at <= @before, false)) IS NOT FALSE THEN
       coalesce(sum(CASE WHEN w.kind = 'void' THEN w.amount ELSE w.voided END::numeric) FILTER (WHERE w.state = 'done'), 0) END
-    FROM pawl.charge_operations AS w WHERE w.order_no = c.order_no AND w.generation = c.generation)::text, 'asked') ELSE '' END::text AS voided
+    FROM pawl.charge_operations AS w WHERE w.order_no = c.order_no AND w.generation = c.generation)::text, 'asked') ELSE '' END::text AS voided,
+  coalesce(CASE WHEN o.disputes > 0 AND c.order_no IS NOT NULL AND c.refunded_at IS NULL THEN (
+    SELECT sum(d.amount::numeric) FROM pawl.disputes AS d WHERE d.order_no = o.order_no AND d.state = 'lost') END::text, '')::text AS lost
 FROM (
   SELECT a.order_no, a.step, a.generation, coalesce(max(a.policy), 0)::integer AS policy, coalesce(max(a.route), '')::text AS route FROM pawl.step_calls AS a
   WHERE a.order_no BETWEEN @first AND @last AND a.operation = 'do' GROUP BY a.order_no, a.step, a.generation
@@ -45,7 +47,7 @@ SELECT f.order_no, (f.kind || ' ' || f.number)::text AS step, f.generation, coal
   (f.state = 'in_doubt')::boolean AS in_doubt, ''::text AS hold,
   coalesce(f.finished_at <= @before::timestamptz AND f.state IN ('done', 'failed'), false)::boolean AS settled,
   CASE WHEN f.state = 'done' AND f.code IS DISTINCT FROM 'authorization_expired' THEN 'stands' ELSE 'absent' END::text AS effect, coalesce(f.reference, '')::text AS reference,
-  true AS counted, ''::text AS voided
+  true AS counted, ''::text AS voided, ''::text AS lost
 FROM (
   SELECT a.order_no, a.generation, a.charge_operation, coalesce(max(a.policy), 0)::integer AS policy FROM pawl.step_calls AS a
   WHERE a.order_no BETWEEN @first AND @last AND a.operation IN ('refund', 'capture', 'void') GROUP BY a.order_no, a.generation, a.charge_operation

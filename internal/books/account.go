@@ -24,6 +24,7 @@ type account struct {
 	State      string `json:"state"`
 	Reference  string `json:"reference"`
 	Effects    int    `json:"effects"`
+	At         string `json:"at"` // when it happened; other programs may write it in any form
 
 	Voided decimal.Decimal `json:"voided"` // of an authorization: what was given up, or has ended
 }

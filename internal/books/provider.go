@@ -176,6 +176,12 @@ func (c *comparison) notOurs(orderID, check, again string) {
 		did := map[bool]string{true: "charged" + again, false: a.Step}[a.Step == string(fsm.Charge)]
 		fault := fmt.Sprintf("%s at the provider, by somebody else than Pawl: %s %s%s, key %q", did, a.Amount, a.Currency,
 			map[bool]string{true: ", " + inWords(pending)}[a.State == pending], a.Key)
+		if a.Reference != "" {
+			fault += fmt.Sprintf(", reference %q", a.Reference)
+		}
+		if at, err := time.Parse(time.RFC3339, a.At); err == nil {
+			fault += at.UTC().Format(", 2006-01-02 15:04:05 UTC")
+		}
 		c.at = a.at
 		c.onlyThere(check, &a.account)
 		c.judge(check, orderID, true, fault)
@@ -235,6 +241,7 @@ func (c *comparison) sum(step *ProviderStep, key *db.ProviderKeysRow, e entry) S
 		hereUndone, thereUndone := key.Effect == undoneThere && key.Counted, e.state == undoneThere
 		enter("charge", here || hereUndone, there || thereUndone, ours, theirs)
 		enter("undo", hereUndone, thereUndone, ours, theirs)
+		enter("dispute_lost", key.Lost != "" && key.Counted, false, key.Lost, "")
 		if key.Voided == "" {
 			break
 		}

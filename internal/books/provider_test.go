@@ -277,6 +277,8 @@ func TestTwoLiveChargesOfOneOrderAtTheProvider(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
 	s.fillRemote()
+	s.sql("INSERT INTO disputes (order_no, reference, state, amount, currency, at) SELECT order_no, 'dp', 'lost', 5.00, 'EUR', now() FROM orders WHERE order_id IN ('sold', 'refused'); " +
+		"UPDATE orders SET disputes = 1 WHERE order_id IN ('sold', 'refused')")
 	s.redrive("refused")
 	s.sql("UPDATE orders SET status = 'charging', seq = seq + 1 WHERE order_id = 'refused'; " +
 		"INSERT INTO transitions (order_no, seq, from_status, to_status, fence) SELECT order_no, seq, 'pending', 'charging', fence FROM orders WHERE order_id = 'refused'")
@@ -286,6 +288,8 @@ func TestTwoLiveChargesOfOneOrderAtTheProvider(t *testing.T) {
 		keyOf("refused", fsm.Charge, 1))
 	report := s.verify(books.Options{Provider: serve(t, lines, second)})
 	assert.Equal(t, offenders(report)["provider_single"], []string{"refused"}, "OK:", report.OK())
+	lost := report.Steps[slices.IndexFunc(report.Steps, func(s books.ProviderStep) bool { return s.Step == "dispute_lost" })]
+	assert.Equal(t, lost, books.ProviderStep{Step: "dispute_lost", Provider: "charge=there", Money: books.Sums{}, Here: books.Sums{"EUR": "5.00"}})
 }
 
 // An order that waited for its provider went on under another policy, whose charge and reservation are the ledger's.

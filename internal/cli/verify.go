@@ -172,11 +172,11 @@ func printChecks(out io.Writer, report books.Report) {
 			fmt.Fprintf(out, "ok     %-18s %12d\n", check.Name, check.Checked)
 			continue
 		}
-		verdict := "WRONG"
+		verdict, found := "WRONG", "wrong"
 		if check.Warning {
-			verdict = "warn"
+			verdict, found = "warn", "found"
 		}
-		fmt.Fprintf(out, "%-6s %-18s %12d  %d wrong\n", verdict, check.Name, check.Checked, check.Violations)
+		fmt.Fprintf(out, "%-6s %-18s %12d  %d %s\n", verdict, check.Name, check.Checked, check.Violations, found)
 		fmt.Fprintf(out, "       This should hold: %s\n", check.Proves)
 		for _, offender := range check.Offenders {
 			fmt.Fprintf(out, "       %q: %s\n", offender.ID, offender.Fault)

@@ -3282,10 +3282,10 @@ export interface components {
             /** @description With which provider it was compared. Absent: it was not. */
             provider?: string;
             /**
-             * @description undo: the charges that were undone, which are among those of charge, too. void: its money has all that was voided or has ended. authorization: what is still authorized. provider_…: what only the provider has, as that check says. Money of charge - undo - void - refund + provider_… is what is kept or still authorized.
+             * @description undo: the charges that were undone, which are among those of charge, too. void: its money has all that was voided or has ended. authorization: what is still authorized. dispute_lost: what of these charges was lost in disputes, in Pawl's books only. provider_…: what only the provider has, as that check says. Money of charge - undo - void - refund + provider_… is what is kept, lost in disputes or still authorized.
              * @enum {string}
              */
-            step: "charge" | "undo" | "reserve" | "confirm" | "refund" | "capture" | "void" | "authorization" | "provider_again" | "provider_others" | "provider_known";
+            step: "charge" | "undo" | "reserve" | "confirm" | "refund" | "capture" | "void" | "authorization" | "dispute_lost" | "provider_again" | "provider_others" | "provider_known";
             /**
              * Format: int64
              * @description Number of keys with a violation.
@@ -4675,7 +4675,7 @@ export interface operations {
                 refunded?: boolean;
                 /** @description Only orders of which something is authorized, and neither captured nor voided. */
                 authorized?: boolean;
-                /** @description Only orders of whose authorization something was voided. */
+                /** @description Only orders of whose authorization something was voided or has ended. */
                 voided?: boolean;
                 /** @description open: only orders with a requested refund, capture or void that is neither done nor failed. done, failed: whose last refund is done, or has failed. */
                 refund?: "open" | "done" | "failed";
