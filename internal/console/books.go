@@ -282,9 +282,25 @@ func (p booksPage) Took(s client.StoredVerification) float64 {
 type place struct {
 	URL      string
 	Provider string // all that can be compared there, as the API takes it
-	Steps    string // what was, such as 46 charges checked, 1 differs
 	Money    []comparedMoney
 	compared []client.VerificationStep
+}
+
+// Steps says what was compared there, such as 46 charges checked, 1 differs; empty: nothing.
+func (p place) Steps() string {
+	keys := map[client.VerificationStepStep]client.VerificationStep{} // of all providers there
+	for _, s := range p.compared {
+		sum := keys[s.Step]
+		keys[s.Step] = client.VerificationStep{Compared: sum.Compared + s.Compared, Wrong: sum.Wrong + s.Wrong}
+	}
+	var all []string
+	for _, step := range slices.Sorted(maps.Keys(keys)) {
+		if s := keys[step]; s.Compared > 0 {
+			differ := map[bool]string{true: ", " + count(s.Wrong) + plural(s.Wrong, " differs", " differ")}[s.Wrong > 0]
+			all = append(all, keysOf(string(step), s.Compared)+" checked"+differ)
+		}
+	}
+	return strings.Join(all, "; ")
 }
 
 // comparedMoney is a figure of one currency on both sides.
@@ -310,8 +326,8 @@ var sides = []struct {
 }{
 	{"charge", "Charged or authorized", false}, {"undo", "Undone", true}, {"void", "Voided or ended", true}, {"refund", "Refunded", true},
 	{"provider_again", "Not by Pawl, for its orders", false}, {"provider_others", "Not by Pawl, for no order of Pawl's", false},
-	{"provider_known", "Under Pawl's keys, but never sent", false}, {"", "= Kept or still authorized", false},
-	{"authorization", "Still authorized", true}, {"", "= Kept, or lost in disputes", false},
+	{"provider_known", "Under Pawl's keys, but never sent", false}, {"", "= Still charged or authorized", false},
+	{"authorization", "Still authorized", true}, {"dispute_lost", "Lost in disputes, as Pawl's books say", true}, {"", "= Kept", false},
 }
 
 // bothSides are the figures of a place, without those that are zero.
@@ -330,12 +346,15 @@ func bothSides(compared []client.VerificationStep) (rows []comparedMoney) {
 					row.Here, row.There = added(row.Here, parsed(s.Here[currency])), added(row.There, parsed(s.Money[currency]))
 				}
 			}
+			if side.step == "dispute_lost" { // a provider's books do not say it
+				row.There = row.Here
+			}
 			if side.less {
 				row.Here, row.There = row.Here.Neg(), row.There.Neg()
 			}
 			sum.Figure, sum.Here, sum.There = side.figure, added(sum.Here, row.Here), added(sum.There, row.There)
 			switch last := len(rows) - 1; {
-			case side.step == "" && last >= 0 && rows[last].Total && rows[last].Currency == currency: // nothing is authorized
+			case side.step == "" && last >= 0 && rows[last].Total && rows[last].Currency == currency: // nothing is authorized or lost
 				rows[last] = sum
 			case side.step == "":
 				rows = append(rows, sum)
@@ -360,12 +379,8 @@ func placesOf(providers []string, compared []client.VerificationStep) (all []pla
 		at := &all[i]
 		at.Provider = strings.TrimPrefix(at.Provider+","+provider, ",")
 		for _, s := range compared {
-			if s.Provider != provider {
-				continue
-			}
-			if at.compared = append(at.compared, s); s.Compared > 0 {
-				differ := map[bool]string{true: ", " + count(s.Wrong) + plural(s.Wrong, " differs", " differ")}[s.Wrong > 0]
-				at.Steps = strings.TrimPrefix(at.Steps+"; "+keysOf(string(s.Step), s.Compared)+" checked"+differ, "; ")
+			if s.Provider == provider {
+				at.compared = append(at.compared, s)
 			}
 		}
 		at.Money = bothSides(at.compared)

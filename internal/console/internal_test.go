@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"fmt"
 	"reflect"
 	"regexp"
 	"strings"
@@ -388,4 +389,23 @@ func TestDoubtIsTold(t *testing.T) {
 	assert.Equal(t, closed.Title+", "+open.Title+", "+groupOf(found, &group).Title, "eu.example, eu.example, Retries are used up")
 	assert.Equal(t, open.key, closed.key, "the group, whatever the breaker does")
 	assert.Equal(t, searchOf(&client.ErrorGroup{Status: "charging", Route: "eu", Hold: client.ErrorGroupHoldRetry}), `status:charging hold:retry route:"eu"`)
+}
+
+// TestPlaces: the steps of two routes at one place are one, and both sides end with what is kept.
+func TestPlaces(t *testing.T) {
+	t.Parallel()
+	usd := func(amount string) map[string]string { return map[string]string{"USD": amount} }
+	places := placesOf([]string{"charge/a=u", "charge/b=u"}, []client.VerificationStep{
+		{Step: "charge", Provider: "charge/a=u", Compared: 19, Here: usd("9.00"), Money: usd("9.00")},
+		{Step: "dispute_lost", Provider: "charge/a=u", Here: usd("2.50")},
+		{Step: "charge", Provider: "charge/b=u", Compared: 4, Wrong: 1, Here: usd("1.00"), Money: usd("1.50")},
+		{Step: "refund", Provider: "charge/b=u", Compared: 3},
+	})
+	assert.Equal(t, places[0].Steps(), "23 charges checked, 1 differs; 3 refunds checked")
+	var rows []string
+	for _, row := range places[0].Money {
+		rows = append(rows, fmt.Sprint(row.Figure, " ", row.Here, " ", row.There))
+	}
+	assert.Equal(t, strings.Join(rows, "; "), "Charged or authorized 10.00 10.50; = Still charged or authorized 10.00 10.50; "+
+		"Lost in disputes, as Pawl's books say -2.50 -2.50; = Kept 7.50 8.00")
 }

@@ -301,24 +301,29 @@ func TestComparing(t *testing.T) {
 	s.get(t, "/console/order/refund?id=lost-1").want(t, 200, differs)
 	s.get(t, "/console").want(t, 200, "The provider&#39;s books differ", provider.URL, "The books need you.", "!Compared with a provider's")
 	answer = ""
-	compare(charge).want(t, 200, "The books are right", "They agree", "!They differ", "!lost-1")
+	compare(charge).want(t, 200, "The books are right", "They agree", "!They differ", "!lost-1", "!differences in the first total")
 	s.get(t, "/console").want(t, 200, "!books differ", "they agree")
 	s.get(t, "/console/order?id=lost-1").want(t, 200, "!books differ")
-	answer = `{"key":"theirs","orderId":"lost-1","step":"charge","amount":"12.00","currency":"USD","state":"live","effects":1}`
+	answer = `{"key":"theirs","orderId":"lost-1","step":"charge","amount":"12.00","currency":"USD","state":"live","effects":1,"reference":"ch_9","at":"2026-11-27T10:00:00+01:00"}`
 	const again = "Orders of Pawl&#39;s that somebody else charged or refunded at the provider: 12.00 USD"
-	compare(charge).want(t, 200, "right in themselves, and differ", "They differ", again, `href="/console/order?id=lost-1"`, "charged at the provider, by somebody else than Pawl: 12.00 USD", "!charged no order twice")
+	compare(charge).want(t, 200, "right in themselves, and differ", "They differ", again, `href="/console/order?id=lost-1"`, "charged at the provider, by somebody else than Pawl: 12.00 USD, key &#34;theirs&#34;, reference &#34;ch_9&#34;, 2026-11-27 09:00:00 UTC", "1 found", "!charged no order twice", "first total")
 	s.get(t, "/console").want(t, 200, "books differ", again, "!Nothing needs you")
-	answer = strings.ReplaceAll(answer, "lost-1", "sold")
+	theirs := answer
+	answer = "{}"
+	compare(charge).want(t, 200, "They differed", "!They differ<")
+	s.get(t, "/console").want(t, 200, "books differ", "<span>the newest verification could not read the books of all providers<")
+	answer = strings.ReplaceAll(theirs, "lost-1", "sold")
 	const others = "a provider has 1 charge for no order of Pawl&#39;s"
 	compare(charge).want(t, 200, `class="warn">The books are right; `+others+": 12.00 USD", "They agree</span>, except that "+others, "no order of Pawl&#39;s: 12.00 USD <span", "Not by Pawl, for no order of Pawl&#39;s", `class="number bad" data-label="Difference:">12.00`,
 		"nothing wrong; "+others, "charged no order twice", `The differences of <a href="/console/books?number=3">report 3</a> are gone`)
+	s.get(t, "/console/books?number=4").want(t, 200, "The books were right; not compared with a provider's")
 	s.get(t, "/console").want(t, 200, "they agree, except that "+others)
 	answer = "{}"
-	compare(both).want(t, 200, "The books are right", "a provider's books could not be read</strong>: ", "there is no key", "report 4</a> of ", "no difference", "last compared with a provider's", "they agreed, except that "+others,
+	compare(both).want(t, 200, "The books are right", "a provider's books could not be read</strong>: ", "there is no key", "report 5</a> of ", "no difference", "last compared with a provider's", "they agreed, except that "+others,
 		"could not compare, else nothing wrong")
 	s.get(t, "/console").want(t, 200, "could not read the books of all providers.", "they agreed, except")
-	s.get(t, "/console/books?number=1").want(t, 200, "They differed", "!status:completed", "!What to do:")
-	s.get(t, "/console/books?number=4").want(t, 200, "They agreed, except that a provider has 1 charge")
+	s.get(t, "/console/books?number=1").want(t, 200, "They differed", "!status:completed", "!What to do:", "!>Report 1<", ">Report 5<")
+	s.get(t, "/console/books?number=5").want(t, 200, "They agreed, except that a provider has 1 charge")
 	s.order(t, "late", "canceled", "")
 	s.sql(t, `INSERT INTO step_calls (order_no, call, fence, generation, step, operation, finished_at, outcome)
 		SELECT order_no, 1, 0, 0, 'charge', 'do', now(), 'unknown' FROM orders WHERE order_id = 'late'`)
