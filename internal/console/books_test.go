@@ -20,7 +20,7 @@ import (
 
 // figures are the columns of the books, as the CSV of orders has them, and as a page does.
 var figures = map[string]string{
-	"chargedOrAuthorized": "Charged or authorized:", "refundedOrUndone": "Refunded or undone:", "voided": "Voided:", "authorized": "Still authorized:", "kept": "Kept:",
+	"chargedOrAuthorized": "Charged or authorized:", "refundedOrUndone": "Refunded or undone:", "voided": "Voided or ended:", "authorized": "Still authorized:", "kept": "Kept:",
 	"disputed": "In dispute:", "lost": "Lost in disputes:",
 }
 
@@ -149,7 +149,9 @@ func checkEachMovement(t *testing.T, s *service, report client.VerificationRepor
 	assert.Equal(t, len(kinds), 5, "kinds of movements")
 	month, older := report.Months[0].Period, fmt.Sprint("&report=", report.Number)
 	s.get(t, "/console/movements.csv?period="+month).want(t, 200, ",USD,", ",EUR,")
-	s.get(t, "/console/movements?currency=USD&period="+month+older).want(t, 200, "The books say the same, as of ", strings.TrimPrefix(older, "&"))
+	s.get(t, "/console/movements?currency=USD&period="+month+older).want(t, 200, "In the books, as of ", "The books say the same.", strings.TrimPrefix(older, "&"), fmt.Sprintf("number=%d#months", report.Number))
+	file := s.get(t, "/console/movements.csv?period="+month+older).want(t, 200)
+	assert.Contains(t, file.header.Get("Content-Disposition"), fmt.Sprintf("%s-report-%d.csv", month, report.Number))
 	page, links := s.get(t, "/console/books").want(t, 200), 0
 	for _, cell := range regexp.MustCompile(`<a href="(/console/movements\?[^"]*)">([^<]*)</a>`).FindAllStringSubmatch(page.body, -1) {
 		s.get(t, html.UnescapeString(cell[1])).want(t, 200, ", "+cell[2]+" ", "The books say the same.")

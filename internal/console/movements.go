@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/csv"
+	"fmt"
 	"iter"
 	"net/url"
 	"slices"
@@ -172,13 +173,16 @@ func (p movementsPage) When() string {
 
 // movementsCSV sends the movements as they are, with signs.
 func (v *visit) movementsCSV() error {
-	_, filter, _, err := v.movementFilter()
+	_, filter, report, err := v.movementFilter()
 	if err != nil {
 		return err
 	}
 	name := "movements"
 	for _, part := range []string{v.query("period"), filter.Currency, v.query("figure")} {
 		name = strings.TrimSuffix(name+"-"+part, "-")
+	}
+	if report != nil {
+		name += fmt.Sprint("-report-", report.Number)
 	}
 	return v.sendCSV(name, byTime(v.api.MoneyMovementsCSV(v.r.Context(), filter)))
 }

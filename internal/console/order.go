@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -96,8 +97,9 @@ func (p *orderPage) DisputeRows() (rows []disputeRow) {
 		case i < 0:
 			rows = append(rows, disputeRow{Dispute: d})
 		case d.State == client.DisputeStateOpened:
-			rows[i].Opened = d.At
+			rows[i].Opened, rows[i].Reason = d.At, cmp.Or(rows[i].Reason, d.Reason)
 		default:
+			d.Reason = cmp.Or(d.Reason, rows[i].Reason)
 			rows[i] = disputeRow{d, rows[i].At}
 		}
 	}
@@ -127,6 +129,11 @@ func unlessZero(sum decimal.Decimal) string {
 		return ""
 	}
 	return count(sum)
+}
+
+// GivenBack is what was refunded, with the digits of the other amounts.
+func (p *orderPage) GivenBack() decimal.Decimal {
+	return added(parsed(p.Refunded), parsed(cmp.Or(p.Captured, p.Amount)).Zero())
 }
 
 // GoingBack is what open refunds may give back; empty: nothing.
@@ -319,18 +326,22 @@ func (p *orderPage) Ends() (text template.HTML) {
 	return text + "."
 }
 
+// Over reports whether the authorization ended before all of it was captured or voided.
+func (p *orderPage) Over() bool {
+	return slices.ContainsFunc(p.Voids, func(c client.Capture) bool {
+		return c.State == client.CaptureStateDone && (c.RequestID == "" || c.Code == "authorization_expired")
+	})
+}
+
 // Paid says whether the customer paid or pays for an order that is not completed, or whose authorization has ended; empty: it
 // is completed.
 func (p *orderPage) Paid() string {
-	expired := func(c client.Capture) bool {
-		return c.State == client.CaptureStateDone && (c.RequestID == "" || c.Code == "authorization_expired")
-	}
-	switch ended := slices.ContainsFunc(p.Voids, expired); {
+	switch {
 	case p.Kept:
 		return fmt.Sprintf("The provider still has %s %s: give it back there, then compare again.", count(p.Amount), p.Currency)
-	case ended && parsed(p.Captured).IsZero():
+	case p.Over() && parsed(p.Captured).IsZero():
 		return "Nothing was captured, and nothing can be any more: the authorization ended."
-	case ended:
+	case p.Over():
 		return fmt.Sprintf("%s %s was captured, and no more can be: the authorization ended.", count(p.Captured), p.Currency)
 	case p.Status == client.StatusCompleted:
 		return ""

@@ -68,7 +68,7 @@ var searchHelp = [][2]string{
 	{`charged:yes`, "it was charged, also if that was undone"},
 	{`refunded:yes`, "something of it was refunded, or its charge was undone"},
 	{`authorized:yes`, "something of it is authorized, and neither captured nor voided"},
-	{`voided:yes`, "something of its authorization was voided"},
+	{`voided:yes`, "something of its authorization was voided or has ended"},
 	{`refund:open`, "a refund, capture or void is under way; done, failed: the last refund is done, or has failed"},
 	{`dispute:open`, "the customer disputes the charge; also won, lost"},
 	{`created:2026-11-01`, "created on that day (UTC); also today, yesterday"},
@@ -431,7 +431,7 @@ func refundedOf(o client.Order, columns bool) string {
 	if o.Steps.Charge.Undone {
 		refunded = "undone"
 	}
-	for _, part := range [][2]string{{"authorized", o.Money.Authorized}, {"voided", o.Money.Voided}, {refunded, cmp.Or(o.Money.Refunded, o.Refunded)},
+	for _, part := range [][2]string{{"authorized", o.Money.Authorized}, {"voided or ended", o.Money.Voided}, {refunded, cmp.Or(o.Money.Refunded, o.Refunded)},
 		{"on its way back", goingBack(&o).String()}, {"in dispute", o.Money.Disputed}, {"lost", o.Money.Lost}} {
 		if strings.Trim(part[1], "0.") != "" && !(columns && part[0] == refunded) {
 			parts = append(parts, part[0]+" "+count(part[1]))

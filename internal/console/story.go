@@ -171,7 +171,9 @@ func whoDid(m *client.Transition) string {
 func (c *chapter) tell(o *client.Order, now bool) {
 	calls := callsOf(c.Entries)
 	if m := c.Entries[0].Move; c.Title != "" && m != nil {
-		c.Reason, c.By = m.Reason, whoDid(m)
+		if c.Reason, c.By = m.Reason, whoDid(m); c.By != "" && strings.HasPrefix(m.Verb, "dispute_") {
+			c.Title += ", reported"
+		}
 		if m.PaymentMethod != "" {
 			c.say("With another payment method")
 		}
@@ -428,8 +430,11 @@ func (c *chapter) tellOperation(o *operation, currency string) {
 	c.Said = slices.Insert(c.Said, 0, capital(strings.ReplaceAll(string(o.State), "_", " "))+".")
 	if o.Kind == "void" && o.RequestID == "" { // Pawl asks the provider about what is left of an authorization that is over
 		c.Title, c.Reason = fmt.Sprintf("Authorization over, %s %s of it not captured", count(o.Amount), currency), ""
-		if o.State == client.CaptureStateFailed {
-			c.Title, c.Mark, c.Said[0] = "Asked whether the authorization is over", "", "It is not."
+		switch o.State {
+		case client.CaptureStateDone:
+			c.Said = []string{"No more can be captured."}
+		case client.CaptureStateFailed:
+			c.Title, c.Mark, c.Said = "Asked whether the authorization is over", "", []string{"It is not."}
 		}
 	} else if o.Kind == "void" && o.Code == "authorization_expired" {
 		c.Said[0] = "The authorization had ended already: there was nothing to void."

@@ -163,7 +163,7 @@ func TestCaptureAndVoid(t *testing.T) {
 	s.settle(t, "o&void=2", "What happened to void 2", "outcome", "done")
 	s.get(t, "/console/order?id=o").want(t, 200, "USD authorized, 5.00 voided", "<strong>0.00</strong> left to capture<", `row">void`, "!Record the result")
 	s.sql(t, `UPDATE charge_operations SET code = 'authorization_expired' WHERE kind = 'void'`)
-	s.get(t, "/console/order?id=o").want(t, 200, "4.00 USD was captured, and no more can be: the authorization ended.")
+	s.get(t, "/console/order?id=o").want(t, 200, "4.00 USD was captured, and no more can be: the authorization ended.", "USD authorized, 5.00 ended", "<strong>0.00</strong> refunded")
 	s.get(t, "/console/order/capture?id=o").want(t, 409, "All of what was authorized is captured or voided, or is about to be.")
 	s.get(t, "/console/order/refund?id=all").want(t, 200)
 	// By lines, and the rest is voided.
@@ -184,7 +184,7 @@ func TestDisputesAndRefunds(t *testing.T) {
 	s.order(t, "o", "completed", "")
 	dispute := func(reference string, state client.DisputeBodyState) {
 		t.Helper()
-		body := client.DisputeBody{Reference: reference, State: state, Amount: "5.50", Reason: "fraudulent"}
+		body := client.DisputeBody{Reference: reference, State: state, Amount: "5.50", Reason: map[bool]string{true: "fraudulent"}[state == client.DisputeBodyStateOpened]}
 		assert.NoError(t, assert.Err(s.api.RecordDispute(t.Context(), "o", body)))
 	}
 	dispute("dp_1", client.DisputeBodyStateOpened)
@@ -192,7 +192,7 @@ func TestDisputesAndRefunds(t *testing.T) {
 	dispute("dp_2", client.DisputeBodyStateLost)
 	const warns = "could pay the customer twice"
 	s.get(t, orderPath+"o").want(t, 200, "A dispute of 5.50 USD is open", "<strong>5.50</strong> in an open dispute", "<strong>5.50</strong> lost in a dispute",
-		"Charged 9.00 − lost in disputes 5.50 = <strong>kept 3.50 USD</strong>", "<strong>5.50 USD was lost in a dispute</strong>: a refund of it would pay the customer twice", ", opened <time", "<strong>The dispute is lost</strong>", "(<bdi>dp_1</bdi>,", "!(<bdi>dp_2</bdi>,", `id="disputes"`)
+		"Charged 9.00 − lost in disputes 5.50 = <strong>kept 3.50 USD</strong>", "<strong>5.50 USD was lost in a dispute</strong>: a refund of it would pay the customer twice", ", opened <time", "<strong>The dispute is lost, reported</strong> by <bdi>local", `!data-label="Reason:"><bdi></bdi>`, "(<bdi>dp_1</bdi>,", "!(<bdi>dp_2</bdi>,", `id="disputes"`)
 	for _, page := range []string{"", "&preview=yes&amount=4"} {
 		s.get(t, "/console/order/refund?id=o"+page).want(t, 200, "A dispute of 5.50 USD is open (dp_1)", warns, "A dispute of 5.50 USD was lost (dp_2)", "would pay the customer twice")
 	}
