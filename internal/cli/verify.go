@@ -149,13 +149,7 @@ func printReport(out io.Writer, report books.Report, format output.Format) error
 		printTotals(&text, report)
 	}
 	_, err := out.Write(text.Bytes())
-	wrong := 0
-	for _, check := range report.Checks {
-		if check.Violations > 0 && !check.Warning {
-			wrong++
-		}
-	}
-	switch {
+	switch wrong := len(report.Wrong()); {
 	case wrong > 0:
 		return fmt.Errorf("the books are wrong: %d of %d checks failed", wrong, len(report.Checks))
 	case err != nil:

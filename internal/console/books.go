@@ -117,11 +117,6 @@ func (p booksPage) Missed() (since *client.StoredVerification) {
 	return since
 }
 
-// Unread is why they could not, without what the page says itself.
-func (p booksPage) Unread() string {
-	return strings.ReplaceAll(p.Failure, "the provider's books could not be read: ", "")
-}
-
 // Since is the oldest of the newest verifications that all have found what a check looks for.
 func (p booksPage) Since(check string) (since *client.StoredVerification) {
 	for i := range p.Stored {
@@ -282,7 +277,6 @@ func (p booksPage) Took(s client.StoredVerification) float64 {
 type place struct {
 	URL      string
 	Provider string // all that can be compared there, as the API takes it
-	Money    []comparedMoney
 	compared []client.VerificationStep
 }
 
@@ -330,10 +324,10 @@ var sides = []struct {
 	{"authorization", "Still authorized", true}, {"dispute_lost", "Lost in disputes, as Pawl's books say", true}, {"", "= Kept", false},
 }
 
-// bothSides are the figures of a place, without those that are zero.
-func bothSides(compared []client.VerificationStep) (rows []comparedMoney) {
+// Money is that of both sides, without the figures that are zero.
+func (p place) Money() (rows []comparedMoney) {
 	currencies := map[string]string{}
-	for _, s := range compared {
+	for _, s := range p.compared {
 		maps.Copy(currencies, s.Money)
 		maps.Copy(currencies, s.Here)
 	}
@@ -341,7 +335,7 @@ func bothSides(compared []client.VerificationStep) (rows []comparedMoney) {
 		sum := comparedMoney{Currency: currency, Total: true}
 		for _, side := range sides {
 			row := comparedMoney{Figure: side.figure, Currency: currency}
-			for _, s := range compared {
+			for _, s := range p.compared {
 				if string(s.Step) == side.step {
 					row.Here, row.There = added(row.Here, parsed(s.Here[currency])), added(row.There, parsed(s.Money[currency]))
 				}
@@ -383,7 +377,6 @@ func placesOf(providers []string, compared []client.VerificationStep) (all []pla
 				at.compared = append(at.compared, s)
 			}
 		}
-		at.Money = bothSides(at.compared)
 	}
 	return all
 }
@@ -496,7 +489,7 @@ func (v *visit) ordersCSV() error {
 		return unusable("Only a search by conditions such as status:failed can be downloaded.")
 	}
 	filter := s.filter
-	filter.Limit = ordersOfCSV
+	filter.Limit = 200 // at a time
 	return v.sendCSV("orders-"+s.now.UTC().Format("20060102-150405"), v.api.OrdersCSV(v.r.Context(), filter))
 }
 
@@ -520,6 +513,3 @@ func (v *visit) sendCSV(name string, pages iter.Seq2[[]byte, error]) error {
 	}
 	return nil
 }
-
-// ordersOfCSV is how many orders are read at a time.
-const ordersOfCSV = 200

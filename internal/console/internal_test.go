@@ -403,7 +403,7 @@ func TestPlaces(t *testing.T) {
 	})
 	assert.Equal(t, places[0].Steps(), "23 charges checked, 1 differs; 3 refunds checked")
 	var rows []string
-	for _, row := range places[0].Money {
+	for _, row := range places[0].Money() {
 		rows = append(rows, fmt.Sprint(row.Figure, " ", row.Here, " ", row.There))
 	}
 	assert.Equal(t, strings.Join(rows, "; "), "Charged or authorized 10.00 10.50; = Still charged or authorized 10.00 10.50; "+

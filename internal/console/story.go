@@ -430,10 +430,10 @@ func (c *chapter) tellOperation(o *operation, currency string) {
 	c.Said = slices.Insert(c.Said, 0, capital(strings.ReplaceAll(string(o.State), "_", " "))+".")
 	if o.Kind == "void" && o.RequestID == "" { // Pawl asks the provider about what is left of an authorization that is over
 		c.Title, c.Reason = fmt.Sprintf("Authorization over, %s %s of it not captured", count(o.Amount), currency), ""
-		switch o.State {
-		case client.CaptureStateDone:
+		switch {
+		case o.State == client.CaptureStateDone:
 			c.Said = []string{"No more can be captured."}
-		case client.CaptureStateFailed:
+		case o.State == client.CaptureStateFailed:
 			c.Title, c.Mark, c.Said = "Asked whether the authorization is over", "", []string{"It is not."}
 		}
 	} else if o.Kind == "void" && o.Code == "authorization_expired" {

@@ -319,7 +319,7 @@ func TestComparing(t *testing.T) {
 	s.get(t, "/console/books?number=4").want(t, 200, "The books were right; not compared with a provider's")
 	s.get(t, "/console").want(t, 200, "they agree, except that "+others)
 	answer = "{}"
-	compare(both).want(t, 200, "The books are right", "a provider's books could not be read</strong>: ", "there is no key", "report 5</a> of ", "no difference", "last compared with a provider's", "they agreed, except that "+others,
+	compare(both).want(t, 200, "The books are right", "comparisons fail</strong>: <bdi>the provider&#39;s books could not be read: ", "there is no key", "report 5</a> of ", "no difference", "last compared with a provider's", "they agreed, except that "+others,
 		"could not compare, else nothing wrong")
 	s.get(t, "/console").want(t, 200, "could not read the books of all providers.", "they agreed, except")
 	s.get(t, "/console/books?number=1").want(t, 200, "They differed", "!status:completed", "!What to do:", "!>Report 1<", ">Report 5<")
