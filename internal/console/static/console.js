@@ -127,18 +127,21 @@ function pause() {
   listen();
 }
 
+const minute = () => lostSince.toTimeString().slice(0, 5);
+
 // label shows whether the page is up to date. What reads the page aloud says it only when it changes for long.
 function label() {
   if (lost !== Boolean(lostSince)) {
-    lostSince = lost && new Date().toTimeString().slice(0, 5);
-    document.getElementById("news").textContent = lost ? `Not live since ${lostSince}` : "Live again";
-    document.querySelector(".as-of")?.remove();
-    if (lost) main.querySelector(".verdict, p.strip")?.prepend(make("span", { class: "as-of" }, `As of ${lostSince}: `));
+    lostSince = lost && new Date();
+    document.getElementById("news").textContent = lost ? `Not live since ${minute()}` : "Live again";
   }
+  main.classList.toggle("lost", lost);
+  document.querySelector(".as-of")?.remove();
+  if (lost) main.querySelector(".verdict, .strip")?.before(make("p", { class: "as-of" }, make("strong", {}, `${signedOut ? "Signed out" : "No answer"} since ${minute()}. What is shown is of then.`)));
   if (signedOut && signedOutLink.hidden) document.getElementById("news").textContent = "You are signed out";
   [liveButton.hidden, signedOutLink.hidden] = [signedOut || !main.dataset.live, !signedOut];
   const [state, text, title] = paused ? ["paused", "Paused", "Resume live updates"]
-    : lost ? ["lost", `Not live since ${lostSince}`, "The service does not answer. The page retries by itself; reload it to see the error"]
+    : lost ? ["lost", `Not live since ${minute()}`, "The service does not answer. The page retries by itself; reload it to see the error"]
     : stale ? ["stale", "Changed", "Something has changed. It will be shown when you leave the form and clear the selection"]
     : ["live", "Live", "Pause live updates"];
   liveButton.dataset.state = state;
@@ -158,7 +161,7 @@ function distance(seconds) {
 }
 
 const clocks = {
-  ago: (at) => distance((Date.now() - at) / 1000),
+  ago: (at) => distance(((lostSince || Date.now()) - at) / 1000),
   UTC: (at) => at.toISOString().replace("T", " ").replace(/\.\d+Z/, " UTC"),
   local: (at) => at.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" }),
 };
@@ -167,7 +170,7 @@ function tick() {
   const clock = clocks[settings.get("times", "ago")] ?? clocks.ago;
   for (const time of main.querySelectorAll("time[datetime]:not(.clock)")) {
     const at = new Date(time.dateTime), due = clock === clocks.ago && time.hasAttribute("data-due");
-    let text = isNaN(at) ? time.textContent : clock(due && at < Date.now() ? new Date() : at);
+    let text = isNaN(at) ? time.textContent : clock(due && at < Date.now() ? new Date(lostSince || Date.now()) : at);
     if (time.hasAttribute("data-lasts")) text = clock === clocks.ago ? `for ${text.replace(/ ago$/, "").replace("now", "0 s")}` : `since ${text}`;
     if (time.textContent !== text) time.textContent = text;
   }

@@ -128,11 +128,12 @@ func TestFocusStays(t *testing.T) {
 func TestSessionThatEnds(t *testing.T) {
 	t.Parallel()
 	b := maria(t)
-	b.visit("/console/orders")
+	b.visit("/console")
 	b.wait("is live", isLive)
 	b.signOut()
 	process(t, client.ProcessBody{Item: "widget"})
 	b.wait("says that it is not live", `document.querySelector(".live").dataset.state === "lost"`)
+	b.wait("says since when", `document.querySelector("main.lost .as-of").innerText.startsWith("Signed out since")`)
 	b.forgive("401")
 }
 
