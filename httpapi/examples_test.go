@@ -89,11 +89,13 @@ func newStory(t *testing.T) *story {
 	return s
 }
 
-// answer is that of a provider: it calls back later, does not know, or does what it is asked to.
+// answer is that of a receiver, or of a provider: it calls back later, does not know, or does what it is asked to.
 func (s *story) answer(w http.ResponseWriter, r *http.Request) {
 	var call struct{ OrderID, Operation, PaymentMethod, CallbackURL string }
 	_ = json.NewDecoder(r.Body).Decode(&call)
 	switch {
+	case r.URL.Path == "/hooks":
+		fmt.Fprint(w, `{"received":true}`)
 	case r.URL.Path == "/broken", call.PaymentMethod == "card_timeout":
 		w.WriteHeader(http.StatusServiceUnavailable)
 	case call.PaymentMethod == "bank_transfer" && call.Operation == "do":

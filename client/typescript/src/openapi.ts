@@ -349,7 +349,7 @@ export interface paths {
         put?: never;
         /**
          * Cancel an order
-         * @description Stops the order: the result of the current step is recorded, then everything done is undone, and the order ends canceled. If it is already being canceled, the request waits for that. A confirmation that may have been performed cannot be stopped. Needs the role operate.
+         * @description Stops the order: the result of the current step is recorded, then everything done is undone, and the order ends canceled, or failed if it was already being undone because it had failed. If it is already being canceled, the request waits for that. A confirmation that may have been performed cannot be stopped. Needs the role operate.
          */
         post: operations["cancelOrder"];
         delete?: never;
@@ -7848,7 +7848,7 @@ export interface operations {
                      *           "at": "2026-11-27T20:52:18.252039732Z",
                      *           "status": 200,
                      *           "latencyMs": 0,
-                     *           "answer": "{\"reference\":\"ch_\"}"
+                     *           "answer": "{\"received\":true}"
                      *         }
                      *       ]
                      *     }
@@ -7920,7 +7920,7 @@ export interface operations {
                      *           "at": "2026-11-27T20:52:18.252039732Z",
                      *           "status": 200,
                      *           "latencyMs": 0,
-                     *           "answer": "{\"reference\":\"ch_\"}"
+                     *           "answer": "{\"received\":true}"
                      *         }
                      *       ],
                      *       "changes": [
@@ -8004,7 +8004,7 @@ export interface operations {
                      *           "at": "2026-11-27T20:52:18.252039732Z",
                      *           "status": 200,
                      *           "latencyMs": 0,
-                     *           "answer": "{\"reference\":\"ch_\"}"
+                     *           "answer": "{\"received\":true}"
                      *         },
                      *         {
                      *           "at": "2026-11-27T20:52:19.685631418Z",
@@ -8345,7 +8345,7 @@ export interface operations {
                      *       "at": "2026-11-27T20:52:19.504446942Z",
                      *       "status": 200,
                      *       "latencyMs": 0,
-                     *       "answer": "{\"reference\":\"ch_\"}"
+                     *       "answer": "{\"received\":true}"
                      *     }
                      */
                     "application/json": components["schemas"]["TestOutcome"];
