@@ -40,7 +40,7 @@ func demoCommand() *cobra.Command {
 		Long: "Starts a database, two replicas and a simulated provider on this machine, sends orders, and causes a fault every few\n" +
 			"seconds. At the end it compares the books of the service with those of the provider, and removes everything. Exits\n" +
 			"with 1 if they differ. Ctrl-C skips to the comparison.\n\n" +
-			"It prints the address of a console with a lab to cause faults yourself. Once you do, it runs until Ctrl-C.",
+			"It uses free ports, and prints the address of a console with a lab to cause faults yourself. Once you do, it runs until\nCtrl-C.",
 		Example: "  pawl demo\n" +
 			"  pawl demo --seconds 0   # until Ctrl-C, without faults of its own\n" +
 			"  pawl demo --seconds 120 --data-dir /tmp/pawl-demo",
