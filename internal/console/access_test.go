@@ -26,7 +26,7 @@ func TestRoles(t *testing.T) {
 	s.process(t, client.ProcessBody{OrderID: "done", Amount: "12.50", Item: "i"})
 	s.get(t, "/console/orders").want(t, 200, `type="checkbox" name="id" value="one"`, `<option value="cancel">`)
 	tokens := map[string][]string{
-		"reader": s.token(t, "reader", access.Read), "gauge": s.token(t, "gauge", access.Metrics), "shop": s.token(t, "shop", access.Submit), "clerk": s.token(t, "clerk", access.Stock),
+		"reader": s.token(t, "reader", access.Read), "gauge": s.token(t, "gauge", access.Metrics), "shop": s.token(t, "shop", access.Submit), "clerk": s.token(t, "clerk", access.Stock), "admin": s.token(t, "admin", access.Admin),
 		"approver": s.token(t, "approver", access.Read, access.Approve),
 	}
 	eventually(t, "the order is counted", func() bool {
@@ -45,13 +45,15 @@ func TestRoles(t *testing.T) {
 		{"reader", orderPath + "one", 200, []string{`<a href="/console/runbook#retry_after">What the runbook says</a>`, "!retry.cap"}},
 		{"reader", "/console/stock", 200, []string{">Show<"}},
 		{"reader", "/console/order/refund?id=done&preview=yes", 403, []string{"needs the role operate", `<a href="/console/order?id=done">Order`}},
-		{"reader", "/console/bulk", 403, []string{"Your roles do not allow this", "the role operate or approve or settle; token:reader has read", "!<option"}},
+		{"reader", "/console/bulk", 403, []string{"You do not have permission to do this", "the role operate or approve or settle; token:reader has read", "!<option"}},
 		{"shop", "/console", 200, []string{"token:shop", "your roles do not include", ">Orders<", "!>Stock<", "!machine", "!is open"}},
 		{"shop", orderPath + "done", 200, []string{"12.50 USD", "!Deliveries", "!/console/item"}},
 		{"shop", "/console/attention", 200, []string{"token:shop", "!<bdi>one</bdi>"}}, // it lists only its own
 		{"shop", "/console/orders", 200, []string{"!<bdi>done</bdi>"}},
 		{"shop", "/console/errors", 403, []string{"needs the role read"}},
 		{"gauge", "/console", 200, []string{"token:gauge", "(metrics)", "No screen here", "--roles read", "!screens above"}},
+		{"admin", "/console", 200, []string{`Only <a href="/console/webhook/new">`, "--roles read", "!No screen"}},
+		{"admin", "/console/webhook/new", 200, nil},
 		{"clerk", "/console", 200, []string{">Stock<", "!>Orders<"}},
 		{"clerk", "/console/orders", 403, []string{"token:clerk"}},
 		{"approver", "/console/orders", 200, []string{`<option value="approve"`, `!<option value="cancel">`}},

@@ -88,6 +88,9 @@ type LabBooks struct {
 // Ended is the number of orders that have ended.
 func (b LabBooks) Ended() int64 { return b.Completed + b.Failed }
 
+// Unfinished is how many of Pawl's charges are of orders that are not completed.
+func (b LabBooks) Unfinished() int64 { return b.Charges - b.Completed }
+
 // AddUp reports whether every completed order is charged at the provider, and each other charge can be of an order that
 // is under way.
 func (b LabBooks) AddUp() bool {

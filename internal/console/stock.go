@@ -12,8 +12,9 @@ import (
 )
 
 type stockPage struct {
-	Items []client.Item
-	Next  string // the URL of the next page
+	Items     []client.Item
+	Next      string // the URL of the next page
+	Elsewhere int    // as in itemPage
 }
 
 func (v *visit) showStock() error {
@@ -21,7 +22,11 @@ func (v *visit) showStock() error {
 	if err != nil {
 		return err
 	}
-	return v.show("stock", page{Title: "Stock", Data: stockPage{list.Items, v.nextPage(list.NextCursor)}})
+	policy, err := v.reservesElsewhere()
+	if err != nil {
+		return err
+	}
+	return v.show("stock", page{Title: "Stock", Data: stockPage{list.Items, v.nextPage(list.NextCursor), policy}})
 }
 
 // lowStock is how many available units of an item are marked as low.
@@ -54,7 +59,7 @@ type itemPage struct {
 	*stockItem
 	Last, Counted *client.Movement // of all; nil: there is none on the first page, or this is another one
 	Tasks         []*task
-	Elsewhere     bool // a provider keeps the stock
+	Elsewhere     int // the active policy, if a provider keeps the stock by it
 	Movements     []client.Movement
 	Older         string // the URL of the next page
 }
@@ -83,7 +88,7 @@ func (v *visit) showItem() error {
 			}
 		}
 	}
-	if !item.Known() && v.may("getPolicy") {
+	if !item.Known() {
 		if p.Elsewhere, err = v.reservesElsewhere(); err != nil {
 			return err
 		}
@@ -91,14 +96,20 @@ func (v *visit) showItem() error {
 	return v.show("item", page{Title: item.Item.Item, Data: p})
 }
 
-// reservesElsewhere reports whether a provider reserves the items of new orders.
-func (v *visit) reservesElsewhere() (bool, error) {
+// reservesElsewhere is the active policy if a provider reserves by it; 0: Pawl does, or the person may not know.
+func (v *visit) reservesElsewhere() (policy int, err error) {
+	if !v.may("getPolicy") {
+		return 0, nil
+	}
 	list, err := v.api.ListPolicies(v.r.Context(), client.ListPoliciesParams{Limit: 1})
 	if err != nil || list.Active == 0 {
-		return false, err
+		return 0, err
 	}
 	active, err := v.api.GetPolicy(v.r.Context(), list.Active)
-	return err == nil && active.Steps.Reserve != client.PolicyExecutorsReserveLedger, err
+	if err != nil || active.Steps.Reserve == client.PolicyExecutorsReserveLedger {
+		return 0, err
+	}
+	return list.Active, nil
 }
 
 // stockItem is an item, or only a name that was never reserved or stocked.

@@ -180,7 +180,7 @@ func (v *visit) confirm(t *task, refused *client.Problem) error {
 	for _, question := range t.questions {
 		p.Hidden[question.Name] = strings.Join(v.form[question.Name], "\n")
 	}
-	p.Changes, p.Notes = changes, slices.Concat(notes, t.Notes)
+	p.Changes, p.Notes = changes, slices.Concat(t.Notes, notes)
 	return v.showAs(p.status, "confirm", page{Title: t.Heading, Data: p})
 }
 
@@ -222,7 +222,8 @@ type formPage struct {
 
 func (v *visit) formOf(t *task, fields []field, refused *client.Problem) formPage {
 	p := formPage{
-		task: t, Method: http.MethodPost, Button: t.Button, Hidden: map[string]string{}, Fields: slices.Clone(fields), status: http.StatusOK,
+		task: t, Method: http.MethodPost, Button: t.Button, Notes: t.Notes, Hidden: map[string]string{}, Fields: slices.Clone(fields),
+		status: http.StatusOK,
 	}
 	form := v.form
 	for name, value := range t.seen {

@@ -102,7 +102,8 @@ func TestStock(t *testing.T) {
 	s.get(t, "/console/item?item=lamp&before=21").want(t, 200, "request-1<", `!rel="next"`)
 	s.get(t, "/console/stock").want(t, 200, "Next page", "item=..%2f%3cb%3e", "!>lamp<", `<span class="badge approval">low</span> 3<`, "!sold out")
 	s.usePolicy(t, "reserve: {executor: simulator, url: 'http://127.0.0.1:1'}")
-	s.get(t, "/console/item?item=kettle").want(t, 200, "A provider keeps the stock of this item.", ">All its orders<", "!never reserved", "!Set after")
+	s.get(t, "/console/stock").want(t, 200, "A provider keeps the stock: <a")
+	s.get(t, "/console/item?item=kettle").want(t, 200, "A provider keeps the stock: <a", ">All its orders<", "!never reserved", "!Set after")
 }
 
 func TestWebhooks(t *testing.T) {
@@ -269,7 +270,7 @@ func TestNoPolicyYet(t *testing.T) {
 	_, example, _ := strings.Cut(s.get(t, "/console/policy/new").want(t, 200).body, `spellcheck="false">`)
 	example, _, _ = strings.Cut(example, "</textarea>")
 	s.post(t, "/console/policy/new", url.Values{"source": {example}}).want(t, 200, "No mistakes", "Charge: http, reserve: ledger")
-	s.post(t, "/console/policy/new", url.Values{"source": {"completeWithin: 48h"}}).want(t, 200, "&#43;completeWithin: 48h", "!the active one")
+	s.post(t, "/console/policy/new", url.Values{"source": {"completeWithin: 48h"}}).want(t, 200, "&#43;completeWithin: 48h", "!the active one", "Charge: ledger (asks no provider for the money), reserve: ledger")
 }
 
 // TestComparing: the books are compared with a provider from the page, which says what differs, or why it is not known.

@@ -233,7 +233,7 @@ func (q *ofOrder) task() *task {
 	}
 	t := &task{
 		Name: q.verb.Name, operation: q.verb.operation,
-		Heading: heading, Button: cmp.Or(q.verb.button, q.verb.Label), Danger: q.verb.Danger, Notes: []string{q.verb.Meaning},
+		Heading: heading, Button: cmp.Or(q.verb.button, q.verb.Label), Danger: q.verb.Danger, Notes: []string{q.about(), q.verb.Meaning},
 		questions: q.questions(), seen: map[string]string{"seq": strconv.Itoa(q.order.Seq)},
 		conflict: q.conflict, faults: q.faults, details: stepDetails,
 		Cautions: q.caution(),
@@ -268,7 +268,7 @@ func (q *ofOrder) task() *task {
 		if last := q.verb.last(would); last.Amount != "" {
 			t.Button = q.verb.Label + " " + q.money(last.Amount)
 		}
-		return changesOf(q.order, would), q.about(form), nil
+		return changesOf(q.order, would), q.answers(form), nil
 	}
 	if q.startsAgain() {
 		t.Button = "Start the order again"
@@ -281,9 +281,9 @@ func (q *ofOrder) task() *task {
 		t.fields = append(t.fields, field{Name: "onBehalfOf", Label: "On behalf of", Help: "It is kept beside your own name."})
 	}
 	if q.verb.Name == "retry" && q.order.Status == client.StatusCompleted {
-		t.Notes, t.Button = nil, "Try it now"
+		t.Notes, t.Button = t.Notes[:1], "Try it now"
 	} else if q.verb.Name == "retry" {
-		t.Notes = nil // the outcomes say what it means for this order
+		t.Notes = t.Notes[:1] // the outcomes say what it means for this order
 		policy := policyField
 		policy.Looks = true
 		t.fields = append(t.fields, policy)
@@ -341,15 +341,22 @@ func (q *ofOrder) questions() []field {
 	return nil
 }
 
-// about says what a verb is about, and the given answers.
-func (q *ofOrder) about(form url.Values) []string {
+// about says what a verb is about.
+func (q *ofOrder) about() string {
 	about := fmt.Sprintf("Order: %s for %s", q.money(q.order.Amount), visible(q.order.What()))
 	if q.order.CustomerID != "" {
 		about += ", customer " + visible(q.order.CustomerID)
 	}
-	notes := []string{about + "."}
-	if q.verb.Name != "step-result" { // the outcomes say the answers
-		return notes
+	if charge := q.order.Steps.Charge.Reference; charge != "" {
+		about += ", charge " + visible(charge)
+	}
+	return about + "."
+}
+
+// answers are those to step-result; of the others, the outcomes say them.
+func (q *ofOrder) answers(form url.Values) (notes []string) {
+	if q.verb.Name != "step-result" {
+		return nil
 	}
 	for _, f := range q.questions() {
 		if value := form.Get(f.Name); value != "" {

@@ -42,7 +42,7 @@ func (v *visit) needs(operation string) error {
 	if roles == "" {
 		return newProblem(http.StatusForbidden, "This is not possible here.", "")
 	}
-	return newProblem(http.StatusForbidden, "Your roles do not allow this.", fmt.Sprintf("This needs the role %s; %s has %s.", roles, v.me.Name, strings.Join(v.me.Roles, ", ")))
+	return newProblem(http.StatusForbidden, "You do not have permission to do this.", fmt.Sprintf("This needs the role %s; %s has %s.", roles, v.me.Name, strings.Join(v.me.Roles, ", ")))
 }
 
 // query is a parameter of the page, or empty.
