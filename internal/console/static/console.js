@@ -137,7 +137,7 @@ function label() {
   }
   main.classList.toggle("lost", lost);
   document.querySelector(".as-of")?.remove();
-  if (lost) main.querySelector(".verdict, .strip")?.before(make("p", { class: "as-of" }, make("strong", {}, `${signedOut ? "Signed out" : "No answer"} since ${minute()}. What is shown is of then.`)));
+  if (lost) main.querySelector(".verdict, .strip")?.before(make("p", { class: "warning as-of" }, make("strong", {}, `${signedOut ? "Signed out" : "No answer"} since ${minute()}. What is shown is of then.`)));
   if (signedOut && signedOutLink.hidden) document.getElementById("news").textContent = "You are signed out";
   [liveButton.hidden, signedOutLink.hidden] = [signedOut || !main.dataset.live, !signedOut];
   const [state, text, title] = paused ? ["paused", "Paused", "Resume live updates"]
