@@ -207,12 +207,12 @@ func TestWaits(t *testing.T) {
 				" (7 min ago).|It starts by itself when one of them has ended.|Nobody needs to do anything.|The customer was not charged."},
 		{client.Order{Status: "reserving", Hold: "paused", CompleteBy: soon}, client.Transition{Verb: "pause", Actor: "token:eve", Reason: "no address <b>"}, client.Call{},
 			"Paused|token:eve paused it 7 min ago: no address &lt;b&gt;.| At its deadline, in 1 min (" + minute(soon) + "), what was done is undone.|It stays so until somebody resumes it.|The customer was charged 8 USD."},
-		{client.Order{Status: "pending", Hold: "approval", ApprovalUntil: soon, ApprovalOnTimeout: "cancel"}, client.Transition{Verb: "approval"}, client.Call{},
+		{client.Order{Status: "pending", Hold: "approval", ApprovalUntil: soon, ApprovalOnTimeout: "cancel", CompleteBy: far}, client.Transition{Verb: "approval"}, client.Call{},
 			"Waits for a person to approve it|A rule of the policy asks for that before anything is charged. It has waited since " + minute(past) + " (7 min ago).|If nobody decides, it is canceled in 1 min (" +
 				minute(soon) + ").|Somebody with the role approve must approve or reject it.|The customer was not charged."},
-		{client.Order{Status: "confirming", Hold: "attention", HoldReason: "retries_exhausted: 9 calls", InDoubt: true}, client.Transition{Verb: "attention"}, client.Call{Step: "confirm", Operation: "lookup", Outcome: "retry", Detail: "back on Monday"},
+		{client.Order{Status: "confirming", Hold: "attention", HoldReason: "retries_exhausted: 9 calls", InDoubt: true, CompleteBy: past}, client.Transition{Verb: "attention"}, client.Call{Step: "confirm", Operation: "lookup", Outcome: "retry", Detail: "back on Monday"},
 			"Needs a person: Retries are used up|No try of the confirmation has succeeded (0 tries, 1 look-up), but one without a clear answer may have been done. It has waited since " + minute(past) +
-				" (7 min ago). The last answer of the provider, 7 min ago: back on Monday.||Somebody must decide: Retry tries the confirmation again.|The customer was charged 8 USD."},
+				" (7 min ago). The last answer of the provider, 7 min ago: back on Monday.| Its deadline, " + past.UTC().Format("2 Jan 15:04 UTC") + ", does not undo it: it may be confirmed already.|Somebody must decide: Retry tries the confirmation again.|The customer was charged 8 USD."},
 	} {
 		o := c.o
 		o.Amount, o.Currency = "8", "USD"
@@ -228,9 +228,14 @@ func TestWaits(t *testing.T) {
 		text := render(t, "order", client.Caller{}, &orderPage{Order: &o, Wait: w, History: &history{}})
 		assert.Contains(t, text, string(w.Why), "the page lacks")
 	}
-	failed := orderPage{History: &history{}, Order: &client.Order{Status: "failed", StartAt: soon, FinishedAt: now, Failure: client.Failure{Step: "charge", Code: "card_declined", Detail: "Your card was declined."}}}
+	failed := orderPage{History: &history{}, Order: &client.Order{Amount: "8", Currency: "USD", Status: "failed", StartAt: soon, FinishedAt: now, Failure: client.Failure{Step: "charge", Code: "card_declined", Detail: "Your card was declined."}}}
 	assert.Equal(t, tags.ReplaceAllString(string(failed.Ends()), "")+failed.Paid(),
 		" It failed at the charge: the card was declined (Your card was declined).The customer pays nothing: nothing was charged.")
+	failed.Order.Generation, failed.Moves = 1, []client.Transition{{From: "failed", To: "pending"}, {From: "refunding", To: "failed"}, {From: "charging", To: "reserving"}}
+	failed.History.Entries = []entry{{Call: &client.Call{Step: "charge", Operation: "do", Outcome: "done", Reference: "ch_461"}},
+		{Call: &client.Call{Step: "charge", Operation: "undo", Outcome: "done", Reference: "rf_468"}}}
+	assert.Equal(t, failed.Paid(), "The customer pays nothing: nothing was charged this time. Before it was started again, 8 USD was charged, and went back.")
+	assert.Equal(t, failed.Before(), [][2]string{{"ch_461", "rf_468"}})
 	again := ofOrder{visit: &visit{}, verb: verbByName(verbs, "retry"), order: failed.Order}
 	assert.Contains(t, strings.Join(again.retried(""), " "), "Last time the charge was refused (the card was declined: Your card was declined).")
 	failed.Failure.Code = "out_of_stock"

@@ -29,7 +29,9 @@ type orderPage struct {
 	Away       string             // whether the provider that it waits for works, as on the page of those that need a person
 	Again      string
 	Actions    []*verb
-	NoCancel   string // why there is no button to cancel it; empty: there is, or it has ended
+	NotTheirs  []string            // what others could do to it
+	NoCancel   string              // why there is no button to cancel it; empty: there is, or it has ended
+	Moves      []client.Transition // its newest, the newest first
 	Picture    template.HTML
 	Way        []string // its path, in words
 	Cut        bool     // the path is longer
@@ -267,9 +269,23 @@ func (p *orderPage) Goods() string {
 }
 
 // UndoReference is the provider's name for what undid the charge, if a call on the page has it.
-func (p *orderPage) UndoReference() string {
+func (p *orderPage) UndoReference() string { return p.referenceOf(p.Generation, true) }
+
+// Before are the charges before the order was started again, and what undid them, as far as calls on the page have them.
+func (p *orderPage) Before() (all [][2]string) {
+	for generation := range p.Generation {
+		if charge := p.referenceOf(generation, false); charge != "" {
+			all = append(all, [2]string{charge, p.referenceOf(generation, true)})
+		}
+	}
+	return all
+}
+
+// referenceOf is the provider's name for the charge of a generation, or for its undo.
+func (p *orderPage) referenceOf(generation int, undo bool) string {
 	for _, e := range p.History.Entries {
-		if c := e.Call; c != nil && c.Step == "charge" && c.Operation == "undo" && c.Outcome == "done" && c.Reference != p.Steps.Charge.Reference {
+		if c := e.Call; c != nil && c.Step == "charge" && (c.Operation == "undo") == undo && c.Outcome == "done" && c.Generation == generation &&
+			c.Reference != p.Steps.Charge.Reference {
 			return c.Reference
 		}
 	}
@@ -346,7 +362,7 @@ func (p *orderPage) Paid() string {
 	case p.Status == client.StatusCompleted:
 		return ""
 	}
-	return moneyOf(p.Order)
+	return moneyOf(p.Order) + chargedBefore(p.Order, p.Moves)
 }
 
 func (v *visit) showOrder() error {
@@ -354,7 +370,7 @@ func (v *visit) showOrder() error {
 	if err != nil {
 		return err
 	}
-	p := &orderPage{Order: order, Actions: v.offers(order), NoCancel: v.noCancel(order)}
+	p := &orderPage{Order: order, Actions: v.offers(order), NotTheirs: v.notTheirs(order), NoCancel: v.noCancel(order)}
 	operations := operationsOf(order)
 	done := verbByName(verbs, v.query("done"))
 	if last := len(operations) - 1; done == nil && last >= 0 && operations[last].State == client.CaptureStateFailed {
@@ -398,18 +414,34 @@ func beingUndone(o *client.Order) bool {
 	return state.Undoing() || !state.Final() && o.StopRequested != "" && o.StopRequested != client.OrderStopRequestedPause
 }
 
+// stateOf is the status of an order, or that it is being canceled.
+func stateOf(o client.Order) string {
+	if beingUndone(&o) && (o.StopRequested == client.OrderStopRequestedCancel || o.StopRequested == client.OrderStopRequestedDeadline) {
+		return "being canceled"
+	}
+	return string(o.Status)
+}
+
 // noCancel says why a person can't cancel an order.
 func (v *visit) noCancel(o *client.Order) string {
 	allowed := slices.Contains(o.AllowedActions, "cancel")
 	switch {
-	case allowed && !v.may("cancelOrder"):
-		return "Your roles do not allow you to cancel it."
 	case beingUndone(o):
 		return "What was done is being undone already, so there is nothing to cancel."
 	case !allowed && o.Status == client.StatusConfirming:
 		return "It can't be canceled any more, because it is being confirmed. It can be refunded once it is completed."
 	}
 	return ""
+}
+
+// notTheirs names what could be done to an order, but not by this person.
+func (v *visit) notTheirs(o *client.Order) (labels []string) {
+	for _, a := range verbs {
+		if slices.Contains(o.AllowedActions, a.Name) && !v.may(a.operation) {
+			labels = append(labels, a.Label)
+		}
+	}
+	return labels
 }
 
 // doneBefore says who sent a request the first time, and when; empty: it can't be read.
@@ -437,6 +469,7 @@ func (v *visit) readPast(p *orderPage) (err error) {
 	if err != nil {
 		return err
 	}
+	p.Moves = moves.Transitions
 	p.draw(moves.Transitions)
 	p.Stop = stopOf(p.Order, moves.Transitions)
 	p.Cut = len(moves.Transitions) == movesDrawn

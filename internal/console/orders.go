@@ -275,8 +275,13 @@ func (v *visit) findByTerm(s *search, p *ordersPage) (only string, err error) {
 	if len(s.filters) > 0 {
 		s.note("Only %q was looked for. Conditions such as %s are for searches without other words.", s.term, s.filters[0])
 	}
-	if found.More && found.NextCursor == "" {
-		s.note("Other orders match, too. A longer term finds fewer.")
+	others := func(o client.Order) bool { return o.CustomerID == "" || o.CustomerID != p.Orders[0].CustomerID }
+	cut := found.More && found.NextCursor == ""
+	if (cut || len(s.filters) > 0) && len(p.Orders) > 0 && !slices.ContainsFunc(p.Orders, others) { // conditions find all of them
+		s.meant = strings.Join(append([]string{"customer:" + quoted(p.Orders[0].CustomerID)}, s.filters...), " ")
+	}
+	if cut {
+		s.note("Only %d orders are listed. Others match, too.", len(p.Orders))
 	}
 	return "", nil
 }

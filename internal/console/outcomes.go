@@ -276,7 +276,7 @@ func (q *ofOrder) soldOut() string {
 
 func (q *ofOrder) retried(short string) []string {
 	if q.order.Status == client.StatusCompleted {
-		return []string{"The open refund, capture or void is tried again now. It has the same key, so it is not done twice."}
+		return []string{"What is not done yet of its refunds, captures and voids is tried again now, with the same keys, so nothing is done twice."}
 	}
 	money, goods := q.money(q.order.Amount), goodsOf(q.order)
 	if q.startsAgain() {

@@ -165,6 +165,7 @@ func TestOrders(t *testing.T) {
 	} {
 		s.get(t, ordersOf(search)).want(t, 200, note)
 	}
+	assert.Equal(t, s.get(t, ordersOf(`"ann smith" amount:>1`)).link(t, `<bdi>customer:&#34;ann smith&#34; amount:&gt;1</bdi>`), ordersOf(`customer:"ann smith" amount:>1`))
 	s.get(t, ordersOf("hold:approval")).want(t, 200, ">waits for approval<", "canceled <time", "</time> unless approved<")
 	s.get(t, ordersOf("reason:retry_after")).want(t, 200, ">The provider asks to wait<")
 	s.process(t, client.ProcessBody{OrderID: "SO-1", Amount: "1", Item: "i"})
@@ -185,7 +186,7 @@ func TestOrders(t *testing.T) {
 	}
 	without := s.get(t, ordersOf("item:lamp status:failed")).want(t, 200, "Orders are found without", "<bdi>status:failed</bdi></a>.")
 	assert.Equal(t, without.link(t, "<bdi>status:failed</bdi>"), ordersOf("item:lamp"))
-	nothing := s.get(t, ordersOf("nothing")).want(t, 200, "no key is searchable")
+	nothing := s.get(t, ordersOf("nothing")).want(t, 200, "No key of metadata is searchable here")
 	assert.Equal(t, nothing.link(t, "orders for this item"), ordersOf(`item:"nothing"`))
 	assert.NoError(t, migrations.AddSearchKey(t.Context(), s.AdminURL, "email"))
 	s.process(t, client.ProcessBody{OrderID: "order-123", Amount: "1", Item: "i"})

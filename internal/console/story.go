@@ -234,6 +234,9 @@ func (c *chapter) tellResult(o *client.Order, calls []*client.Call) {
 	case last.Outcome == client.CallOutcomeRefused:
 		c.Mark = "failed"
 		c.say(strings.TrimSuffix(fmt.Sprintf("Refused: %s, %s", visible(codeInWords(last.Code)), visible(strings.TrimRight(last.Detail, "."))), ", "))
+	case c.why == "out_of_stock" && c.state == client.StatusCharging: // the stock was looked at first
+		c.Mark, c.Title = "failed", titles[client.StatusReserving]
+		c.say("Out of stock, so nothing was charged")
 	case c.why != "":
 		c.Mark = "failed"
 		c.say("Refused: " + visible(codeInWords(c.why)))
@@ -426,6 +429,9 @@ func (c *chapter) tellHolds() {
 // tellOperation says who asked for a refund, capture or void, and what has become of it.
 func (c *chapter) tellOperation(o *operation, currency string) {
 	c.Title, c.Reference = fmt.Sprintf("%s: %s %s", capital(o.name()), count(o.Amount), currency), o.Reference
+	if c.By == "" {
+		c.Reason = "" // a code
+	}
 	c.Mark = cmp.Or(map[client.CaptureState]string{client.CaptureStateDone: "done", client.CaptureStateFailed: "failed"}[o.State], "waiting")
 	c.Said = slices.Insert(c.Said, 0, capital(strings.ReplaceAll(string(o.State), "_", " "))+".")
 	if o.Kind == "void" && o.RequestID == "" { // Pawl asks the provider about what is left of an authorization that is over

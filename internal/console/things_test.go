@@ -57,7 +57,7 @@ func TestOrderWithLines(t *testing.T) {
 	s.do(t, refund, "line2", "1", "line4", "0").want(t, 409, "The total is 3.00 USD, and 1.71 USD can still be refunded.")
 	s.do(t, refund, "line2", "1").want(t, 200, "3.00 for 1 × cup − 1.29 for spring = 1.71 USD.")
 	s.post(t, refund, s.do(t, refund, "all", "yes").want(t, 200, "3.00 for 1 × cup − 1.29 for spring = 1.71 USD.").fill("reason", "all")).want(t, 303)
-	s.get(t, refund).want(t, 409, "Nothing is left of 12.90 USD: it was refunded, or is on its way back, the last 1.71 since 20")
+	s.get(t, refund).want(t, 409, "Nothing is left: 12.90 USD was refunded, the last 1.71 on 20")
 }
 
 // TestStock: a change is shown before it is made, made once, and not made of what has changed meanwhile.

@@ -533,6 +533,8 @@ func operationsText(o *client.Order) string {
 type refusal struct {
 	*client.Problem
 	Order         *client.Order
+	Left          string        // the money that a refund, capture or void can still move
+	Waits         *wait         // what it waits for, if it does
 	Ends          template.HTML // why it stops or has ended
 	Actions       []*verb       // what can be done instead
 	Again, Button string        // URL of the page to try again, and the button that leads there; empty: it would be refused
@@ -552,6 +554,14 @@ func (q *ofOrder) conflict(problem *client.Problem) (err error) {
 	}
 	p := orderPage{Order: q.order, Stop: stopOf(q.order, moves.Transitions)}
 	r := refusal{Problem: problem, Order: q.order, Ends: p.Ends(), Actions: q.offers(q.order)}
+	switch completed := q.order.Status == client.StatusCompleted; {
+	case completed && q.verb.Name == "refund":
+		r.Left = q.money(refundable(q.order).String())
+	case completed && q.order.Authorized != "":
+		r.Left = q.money(capturable(q.order).String())
+	case q.order.Hold != "":
+		r.Waits = waitsFor(q.order, moves.Transitions, nil)
+	}
 	r.Typed = url.Values{"person": {q.me.Name}}
 	for _, f := range append(q.questions(), whyField) {
 		r.Typed.Set(f.Name, q.form.Get(f.Name))

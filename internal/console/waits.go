@@ -30,7 +30,7 @@ var theStep = map[client.Status]string{
 
 // waitsFor is about an order on hold. moves and calls are its newest, the newest first.
 func waitsFor(o *client.Order, moves []client.Transition, calls []client.Call) *wait {
-	w := &wait{Act: "Nobody needs to do anything.", Money: moneyOf(o)}
+	w := &wait{Act: "Nobody needs to do anything.", Money: moneyOf(o) + chargedBefore(o, moves)}
 	held := heldBy(o, moves)
 	switch o.Hold {
 	case client.OrderHoldRetry:
@@ -76,7 +76,13 @@ func waitsFor(o *client.Order, moves []client.Transition, calls []client.Call) *
 			w.Why += markup(" The last answer of the provider, %s: %s.", ago(calls[0].StartedAt), providerWords(&calls[0]))
 		}
 	}
-	if !o.CompleteBy.IsZero() && !beingUndone(o) {
+	switch {
+	case o.CompleteBy.IsZero(), beingUndone(o), o.Hold == client.OrderHoldApproval && !o.ApprovalUntil.IsZero() && o.ApprovalUntil.Before(o.CompleteBy):
+	case o.Status == client.StatusConfirming && o.InDoubt:
+		w.Next += markup(" Its deadline, %s, does not undo it: it may be confirmed already.", timeAt(o.CompleteBy, "2 Jan 15:04 UTC"))
+	case o.CompleteBy.Before(time.Now()):
+		w.Next += " Its deadline has passed, so what was done is undone now."
+	default:
 		w.Next += markup(" At its deadline, %s, what was done is undone.", when(o.CompleteBy))
 	}
 	return w
@@ -183,9 +189,21 @@ func moneyOf(o *client.Order) string {
 	case undoing:
 		return "If the customer was charged " + money + ", it has not gone back yet."
 	case fsm.State(o.Status).Final():
-		return "The customer pays nothing: nothing was charged."
+		return "The customer pays nothing: nothing was charged" + map[bool]string{true: " this time"}[o.Generation > 0] + "."
 	}
 	return "The customer was not charged."
+}
+
+// chargedBefore says that an order was charged before it was started again; empty: it was not, as far as its newest moves say.
+func chargedBefore(o *client.Order, moves []client.Transition) string {
+	again := slices.IndexFunc(moves, func(m client.Transition) bool { return m.From == client.StatusFailed })
+	charged := func(m client.Transition) bool {
+		return m.From == client.StatusCharging && m.To == client.StatusReserving
+	}
+	if again < 0 || !slices.ContainsFunc(moves[again:], charged) {
+		return ""
+	}
+	return " Before it was started again, " + count(o.Amount) + " " + o.Currency + " was charged, and went back."
 }
 
 // markup is a sentence with values in it. Texts are names or words of others.

@@ -168,9 +168,14 @@ func (n *NotApplicable) nothingLeft() string {
 		return "nothing is captured of what was authorized, so nothing can go back: capture a part of it first, or void it"
 	default:
 		refunds := slices.DeleteFunc(ChargeOperations(o, OperationRefund), func(c ChargeOperation) bool { return c.State == OperationFailed })
-		last := refunds[len(refunds)-1]
-		return fmt.Sprintf("nothing is left of %s %s: it was refunded, or is on its way back, the last %s since %s UTC",
-			Totals(o).Captured, o.Currency, last.Amount, last.CreatedAt.UTC().Format("2006-01-02 15:04"))
+		last, said := refunds[len(refunds)-1], "was refunded"
+		if Totals(o).Refunded.Cmp(Totals(o).Captured) < 0 {
+			said += ", or is on its way back"
+		}
+		if len(refunds) > 1 {
+			said += ", the last " + last.Amount.String()
+		}
+		return fmt.Sprintf("nothing is left: %s %s %s on %s UTC", Totals(o).Captured, o.Currency, said, last.CreatedAt.UTC().Format("2006-01-02 at 15:04"))
 	}
 }
 
@@ -181,12 +186,16 @@ func (n *NotApplicable) instead() string {
 		return ""
 	case o.Status == fsm.Completed:
 		return "It authorizes nothing: its whole amount was charged at once, and can only be refunded"
+	case o.Status.Final() && o.Generation == 0 && o.ChargedAt == nil && o.RefundedAt == nil:
+		return "It was not charged"
 	case o.Status.Final():
 		return "Nothing is kept of its charge"
 	case HeldFor(o, fsm.HoldAttention) && (o.Status.Undoing() || Stopping(o)):
 		return "What was charged goes back once a retry of the undo succeeds"
 	case o.Status.Undoing() || Stopping(o):
 		return "What was charged goes back by itself"
+	case n.Verb != Capture && o.Status == fsm.Pending && Cancel.Applies(o):
+		return "Cancel it instead: it was not charged yet"
 	case n.Verb != Capture && Cancel.Applies(o):
 		return "Cancel it instead: what was charged, or may have been, goes back by itself"
 	}
