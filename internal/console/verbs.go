@@ -533,7 +533,7 @@ func operationsText(o *client.Order) string {
 type refusal struct {
 	*client.Problem
 	Order         *client.Order
-	Left          string        // the money that a refund, capture or void can still move
+	Left          string        // what can still be refunded, captured or voided; empty: nothing
 	Waits         *wait         // what it waits for, if it does
 	Ends          template.HTML // why it stops or has ended
 	Actions       []*verb       // what can be done instead
@@ -554,11 +554,11 @@ func (q *ofOrder) conflict(problem *client.Problem) (err error) {
 	}
 	p := orderPage{Order: q.order, Stop: stopOf(q.order, moves.Transitions)}
 	r := refusal{Problem: problem, Order: q.order, Ends: p.Ends(), Actions: q.offers(q.order)}
-	switch completed := q.order.Status == client.StatusCompleted; {
-	case completed && q.verb.Name == "refund":
-		r.Left = q.money(refundable(q.order).String())
-	case completed && q.order.Authorized != "":
-		r.Left = q.money(capturable(q.order).String())
+	switch {
+	case q.verb.Name == "refund":
+		r.Left = unlessZero(refundable(q.order))
+	case q.verb.Name == "capture" || q.verb.Name == "void":
+		r.Left = unlessZero(capturable(q.order))
 	case q.order.Hold != "":
 		r.Waits = waitsFor(q.order, moves.Transitions, nil)
 	}
