@@ -161,6 +161,10 @@ func TestStory(t *testing.T) {
 	move("charging", "reserving", "", "system", "")
 	assert.Equal(t, strings.Join(told(true, true), "\n"), "Charge: 49.90 USD charged once, at try 2 of 2, all with the same key. 2 tries: 1 × HTTP 503 Service Unavailable, 1 × done."+
 		"\nReservation: It is under way.")
+	entries = nil
+	move("pending", "charging", "", "system", "")
+	move("charging", "failed", "", "system", "out_of_stock")
+	assert.Equal(t, strings.Join(told(true, true), "\n"), "Reservation: Out of stock, so nothing was charged.\nFailed: Out of stock.")
 	entries, o.Hold, o.InDoubt, o.Steps.Reserve = nil, "callback", true, client.StepState{Undone: true, InDoubt: true}
 	move("releasing", "refunding", "", "system", "")
 	entries = append([]entry{{At: at, Move: &client.Transition{At: at, From: "reserving", To: "releasing", Actor: "system"}}}, entries...)

@@ -424,11 +424,10 @@ func stateOf(o client.Order) string {
 
 // noCancel says why a person can't cancel an order.
 func (v *visit) noCancel(o *client.Order) string {
-	allowed := slices.Contains(o.AllowedActions, "cancel")
 	switch {
 	case beingUndone(o):
 		return "What was done is being undone already, so there is nothing to cancel."
-	case !allowed && o.Status == client.StatusConfirming:
+	case !slices.Contains(o.AllowedActions, "cancel") && o.Status == client.StatusConfirming:
 		return "It can't be canceled any more, because it is being confirmed. It can be refunded once it is completed."
 	}
 	return ""

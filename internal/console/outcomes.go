@@ -289,7 +289,7 @@ func (q *ofOrder) retried(short string) []string {
 		if short != "" {
 			return []string{short + "If it is charged first, that goes back.", "Ask the customer to wait until it is in stock, or to order something else."}
 		}
-		last := fmt.Sprintf("Last time it failed at the %s (%s), and nothing was kept of a charge.", q.order.Failure.Step, why)
+		last := fmt.Sprintf("Last time it failed at %s (%s), and nothing was kept of a charge.", theStep[client.Status(fsm.DoneIn(fsm.Step(q.order.Failure.Step)))], why)
 		switch {
 		case declined(q.order.Failure.Step, q.order.Failure.Code):
 			last = fmt.Sprintf("Last time the charge was refused (%s). The same card is probably refused again.", why)

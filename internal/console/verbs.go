@@ -534,7 +534,7 @@ type refusal struct {
 	*client.Problem
 	Order         *client.Order
 	Left          string        // what can still be refunded, captured or voided; empty: nothing
-	Waits         *wait         // what it waits for, if it does
+	Waits         *wait         // untitled: it waits for nothing
 	Ends          template.HTML // why it stops or has ended
 	Actions       []*verb       // what can be done instead
 	Again, Button string        // URL of the page to try again, and the button that leads there; empty: it would be refused
@@ -553,15 +553,9 @@ func (q *ofOrder) conflict(problem *client.Problem) (err error) {
 		return err
 	}
 	p := orderPage{Order: q.order, Stop: stopOf(q.order, moves.Transitions)}
-	r := refusal{Problem: problem, Order: q.order, Ends: p.Ends(), Actions: q.offers(q.order)}
-	switch {
-	case q.verb.Name == "refund":
-		r.Left = unlessZero(refundable(q.order))
-	case q.verb.Name == "capture" || q.verb.Name == "void":
-		r.Left = unlessZero(capturable(q.order))
-	case q.order.Hold != "":
-		r.Waits = waitsFor(q.order, moves.Transitions, nil)
-	}
+	left := map[string]string{"refund": unlessZero(refundable(q.order)), "capture": unlessZero(capturable(q.order)), "void": unlessZero(capturable(q.order))}
+	r := refusal{Problem: problem, Order: q.order, Left: left[q.verb.Name], Waits: waitsFor(q.order, moves.Transitions, nil),
+		Ends: p.Ends(), Actions: q.offers(q.order)}
 	r.Typed = url.Values{"person": {q.me.Name}}
 	for _, f := range append(q.questions(), whyField) {
 		r.Typed.Set(f.Name, q.form.Get(f.Name))
