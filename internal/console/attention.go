@@ -46,14 +46,6 @@ type waitingOrder struct {
 	Own     bool          // this person submitted it, and may not approve it
 }
 
-// Risk is what a person must know before they cancel orders of the group; empty: what was done of them is being undone already.
-func (p *attentionPage) Risk() string {
-	if len(p.Orders) > 0 && !slices.ContainsFunc(p.Orders, func(o waitingOrder) bool { return !beingUndone(&o.Order) }) {
-		return ""
-	}
-	return p.Chosen.Risk()
-}
-
 // Money says whether the customer has paid, unless that is what is said of all.
 func (p *attentionPage) Money(o waitingOrder) string {
 	money := moneyOf(&o.Order)

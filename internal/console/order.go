@@ -268,21 +268,8 @@ func (p *orderPage) Goods() string {
 	return "not reserved"
 }
 
-// UndoReference is the provider's name for what undid the charge, if a call on the page has it.
-func (p *orderPage) UndoReference() string { return p.referenceOf(p.Generation, true) }
-
-// Before are the charges before the order was started again, and what undid them, as far as calls on the page have them.
-func (p *orderPage) Before() (all [][2]string) {
-	for generation := range p.Generation {
-		if charge := p.referenceOf(generation, false); charge != "" {
-			all = append(all, [2]string{charge, p.referenceOf(generation, true)})
-		}
-	}
-	return all
-}
-
-// referenceOf is the provider's name for the charge of a generation, or for its undo.
-func (p *orderPage) referenceOf(generation int, undo bool) string {
+// ReferenceOf is the provider's name for the charge of a generation, or for its undo, if a call on the page has it.
+func (p *orderPage) ReferenceOf(generation int, undo bool) string {
 	for _, e := range p.History.Entries {
 		if c := e.Call; c != nil && c.Step == "charge" && (c.Operation == "undo") == undo && c.Outcome == "done" && c.Generation == generation &&
 			c.Reference != p.Steps.Charge.Reference {
@@ -412,14 +399,6 @@ func (p *orderPage) retryFirst() bool {
 func beingUndone(o *client.Order) bool {
 	state := fsm.State(o.Status)
 	return state.Undoing() || !state.Final() && o.StopRequested != "" && o.StopRequested != client.OrderStopRequestedPause
-}
-
-// stateOf is the status of an order, or that it is being canceled.
-func stateOf(o client.Order) string {
-	if beingUndone(&o) && (o.StopRequested == client.OrderStopRequestedCancel || o.StopRequested == client.OrderStopRequestedDeadline) {
-		return "being canceled"
-	}
-	return string(o.Status)
 }
 
 // noCancel says why a person can't cancel an order.
