@@ -386,7 +386,7 @@ func TestDoubtIsTold(t *testing.T) {
 	o.Steps.Reserve = client.StepState{Undone: true, InDoubt: true}
 	assert.Equal(t, p.Goods(), "not reserved")
 	o.Status, o.InDoubt, o.Steps.Reserve = client.StatusReserving, true, client.StepState{}
-	assert.Equal(t, p.Goods(), "may be reserved")
+	assert.Equal(t, p.Goods(), "perhaps reserved")
 	lookup := []client.Call{{Operation: "lookup", Outcome: "retry", Code: "unseen"}}
 	assert.Equal(t, meaningOf(&o, reason{words: reasons[0]}, lookup), "No try of the reservation has succeeded, but one without a clear answer may have been done. Asked last, the provider said that it was not done, but the request may still be on its way.")
 	found := &client.Overview{ProviderSteps: []client.ProviderStep{{Step: "charge", Route: "eu", Host: "eu.example"}, {Step: "charge", Route: "us", Host: "us.example"}}}

@@ -263,7 +263,7 @@ func (p *orderPage) Goods() string {
 	case reserve.Undone && !reserve.InDoubt:
 		return "released again"
 	case p.InDoubt && fsm.State(p.Status).Step() == fsm.Reserve:
-		return "may be reserved"
+		return "perhaps reserved"
 	}
 	return "not reserved"
 }
