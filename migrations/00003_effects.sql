@@ -178,7 +178,7 @@ CREATE FUNCTION pawl.operation_lines_fault(order_no bigint, generation integer) 
       coalesce(sum(l.quantity) FILTER (WHERE l.restock), 0) AS restocked,
       CASE WHEN b.amount IS NOT NULL THEN coalesce(sum(l.amount) FILTER (WHERE f.state <> 'failed'), 0) END AS amount,
       bool_or(l.quantity = 0) AS parts,
-      bool_and((l.quantity > 0 OR l.quantity = 0 AND l.kind IS NOT NULL AND l.amount IS NOT NULL) AND coalesce(l.amount * b.amount, 0) >= 0 AND l.item = b.item AND l.kind IS NOT DISTINCT FROM b.kind AND (l.amount IS NULL) = (b.amount IS NULL)
+      bool_and((l.quantity > 0 OR l.quantity = 0 AND l.kind IS NOT NULL AND l.amount * b.amount > 0) AND l.item = b.item AND l.kind IS NOT DISTINCT FROM b.kind AND (l.amount IS NULL) = (b.amount IS NULL)
         AND (l.restock IS NOT TRUE OR l.kind IS NULL AND f.kind = 'refund')) AS matches
     FROM pawl.charge_operations AS f
     CROSS JOIN LATERAL json_to_recordset(f.lines) AS l(line bigint, item text, kind text, quantity bigint, amount numeric, restock boolean)

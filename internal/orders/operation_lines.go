@@ -54,7 +54,8 @@ func OperationLines(o *Order, kind string, asked []LinePart) (lines []OperationL
 				amount = part.Amount.Pad(whole.Amount.Scale()).CopySign(*whole.Amount)
 			}
 			done.amount, _ = done.amount.Add(amount)
-			if done.amount.CmpAbs(*whole.Amount) > 0 || amount.Sign()*whole.Amount.Sign() < 0 {
+			done.parts = done.parts || part.Amount != nil
+			if done.parts && (done.amount.CmpAbs(*whole.Amount) > 0 || amount.Sign()*whole.Amount.Sign() < 0) {
 				return nil, tooLarge
 			}
 			line.Amount = &amount
@@ -68,6 +69,7 @@ func OperationLines(o *Order, kind string, asked []LinePart) (lines []OperationL
 type operatedLine struct {
 	units, restocked int64
 	amount           decimal.Decimal
+	parts            bool // some of the amount was without units
 }
 
 // operatedLines adds up what operations of a kind have done to each line. The units of a failed operation can be asked
@@ -87,6 +89,7 @@ func operatedLines(o *Order, kind string) []operatedLine {
 				continue
 			}
 			d.units += int64(line.Quantity)
+			d.parts = d.parts || line.Quantity == 0
 			if line.Amount != nil {
 				d.amount, _ = d.amount.Add(*line.Amount)
 			}
