@@ -326,7 +326,6 @@ INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, op
 SELECT k.order_no, coalesce((SELECT min(t.call) FROM pawl.step_calls AS t WHERE t.order_no = $1 AND t.call < 0), 0) - 1,
   k.fence, $2, $3::integer, $4, 'undo', nullif($5::text, ''), nullif($6::text, '')
 FROM touched AS k
-ON CONFLICT (order_no, call) DO NOTHING -- a concurrent one of the same order has the number
 RETURNING call, started_at
 `
 
@@ -351,6 +350,7 @@ type LateUndoBeginRow struct {
 // numbers its own calls from 1. No row: another process has claimed the undo, it is closed, or seq has changed since
 // the order was read. The reference to undo was read after that, so with an unchanged seq the driver can't have begun
 // an undo of the same key with another reference. Raising seq makes a driver that is about to do so read again.
+// 23505: another side call of the order, which the snapshot does not show, has the number.
 func (q *Queries) LateUndoBegin(ctx context.Context, arg LateUndoBeginParams) ([]LateUndoBeginRow, error) {
 	rows, err := q.db.Query(ctx, lateUndoBegin,
 		arg.OrderNo,

@@ -296,7 +296,7 @@ type ChargeOperationBeginRow struct {
 }
 
 // Records a call before it is made. From this commit on, the operation may have its effect, unless the call is a
-// look-up. No row: another replica has claimed the operation, or a person has settled it.
+// look-up. No row: another replica has claimed the operation, or a person has settled it. 23505: as in LateUndoBegin.
 func (q *Queries) ChargeOperationBegin(ctx context.Context, arg ChargeOperationBeginParams) ([]ChargeOperationBeginRow, error) {
 	rows, err := q.db.Query(ctx, chargeOperationBegin,
 		arg.OrderNo,

@@ -343,7 +343,7 @@ func (e *remote) performOperation(ctx context.Context, c *operationCall) provide
 	began := call{asked: time.Now()}
 	var begun []db.ChargeOperationBeginRow
 	if err == nil {
-		begun, err = e.query.ChargeOperationBegin(ctx, db.ChargeOperationBeginParams{OrderNo: c.row.Order.OrderNo, Generation: c.row.Order.Generation,
+		begun, err = beginSideCall(ctx, e.query.ChargeOperationBegin, db.ChargeOperationBeginParams{OrderNo: c.row.Order.OrderNo, Generation: c.row.Order.Generation,
 			Number: c.row.Number, Claims: c.row.Claims, Fence: c.row.Order.Fence, Policy: c.row.Order.Policy, Route: c.row.Order.Route, Operation: string(c.operation),
 			LeaseSeconds: (c.how.Timeout + leaseMargin).Seconds()})
 	}

@@ -388,6 +388,35 @@ func TestRefundsAfterAnOutage(t *testing.T) {
 	s.bundle.refused(t, engine.Request{Verb: orders.Retry, OrderID: "o"}, orders.RefusedState)
 }
 
+// Side calls of an order that are due at one moment are all made: none is put off because another has taken its number.
+func TestSideCallsOfOneOrderAtOnce(t *testing.T) {
+	t.Parallel()
+	s := openShop(t, 2, quick)
+	s.refunded = "order"
+	s.use(t, "charge: {executor: simulator, url: SIM, capture: later}\nreserve: {executor: simulator, url: SIM}\nconfirm: {executor: simulator, url: SIM}")
+	s.faults(t, "decline1@confirm")
+	isNow(t, s.process(t, paid("order")), fsm.Failed)
+	s.exec(t, `INSERT INTO late_undos (order_no, generation, step, reason) SELECT order_no, 0, s, 'a test' FROM orders, unnest('{charge,reserve}'::text[]) AS s`)
+	comes(2, `SELECT count(*) FROM late_undos WHERE finished_at IS NOT NULL`)(t, s)
+	s.faults(t)
+	s.ends(t, s.do(t, asked(orders.Retry)), fsm.Completed)
+	s.operated(t, orders.Capture, "first", "50")
+	s.faults(t, "error:503@charge/refund", "error:503@charge/capture")
+	for n := range 8 {
+		q := engine.Request{Verb: orders.Refund, OrderID: "order", RequestID: fmt.Sprint(n), Async: true, ChargeOperation: &engine.ChargeOperation{Amount: new(decimal.One)}}
+		if n%2 == 0 {
+			q.Verb = orders.Capture
+		}
+		s.do(t, q)
+	}
+	comes(8, `SELECT count(*) FROM charge_operations WHERE code IS NOT NULL AND calling IS NULL`)(t, s)
+	s.faults(t)
+	s.exec(t, `UPDATE charge_operations SET due_at = now() WHERE code IS NOT NULL`)
+	comes(0, `SELECT count(*) FROM charge_operations WHERE state <> 'done'`)(t, s)
+	s.counts(t, true, `SELECT sum(claims) = (SELECT count(*) FROM step_calls WHERE call < 0)
+		FROM (SELECT claims FROM late_undos UNION ALL SELECT claims FROM charge_operations) AS c`)
+}
+
 // refundOfAll asks for all that is left of an order, and waits for nothing.
 var refundOfAll = engine.Request{Verb: orders.Refund, OrderID: "o", RequestID: "a", Async: true, ChargeOperation: &engine.ChargeOperation{}}
 

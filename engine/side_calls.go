@@ -7,6 +7,7 @@ import (
 	"pawl/db"
 	"pawl/fsm"
 	"pawl/internal/orders"
+	"pawl/internal/pg"
 	"pawl/internal/provider"
 )
 
@@ -57,6 +58,15 @@ func (s *sideCalls) start() {
 // sidePause is how long to wait after a number of tries. An answer can request more.
 func sidePause(claims int32, after time.Duration) time.Duration {
 	return max(min(time.Second<<min(claims, 10), sideCallPause), min(after, longestSidePause))
+}
+
+// beginSideCall commits a side call. If another one of the order has committed its number meanwhile, it takes the next.
+func beginSideCall[P, Row any](ctx context.Context, begin func(context.Context, P) ([]Row, error), p P) (begun []Row, err error) {
+	for {
+		if begun, err = begin(ctx, p); pg.Describe(err) != "23505 step_calls_pkey" {
+			return begun, err
+		}
+	}
 }
 
 // claimLateUndos claims effects that are absent or undone in the books. Side calls undo each of them, as long as the
@@ -127,7 +137,7 @@ func (e *remote) beginLate(ctx context.Context, r *run, row db.LateUndosClaimRow
 	c.asked = time.Now()
 	var begun []db.LateUndoBeginRow
 	if err == nil {
-		begun, err = e.query.LateUndoBegin(ctx, db.LateUndoBeginParams{OrderNo: r.no(), Seq: row.Order.Seq, Generation: c.generation, Step: string(c.step),
+		begun, err = beginSideCall(ctx, e.query.LateUndoBegin, db.LateUndoBeginParams{OrderNo: r.no(), Seq: row.Order.Seq, Generation: c.generation, Step: string(c.step),
 			Claims: row.Claims, Policy: row.UndoPolicy, Route: row.UndoRoute, UndoReference: c.undoReference, LeaseSeconds: (c.pool.cfg.Timeout + leaseMargin).Seconds()})
 	}
 	switch {

@@ -101,6 +101,7 @@ LEFT JOIN LATERAL (SELECT t.policy, t.route FROM pawl.step_calls AS t
 -- numbers its own calls from 1. No row: another process has claimed the undo, it is closed, or seq has changed since
 -- the order was read. The reference to undo was read after that, so with an unchanged seq the driver can't have begun
 -- an undo of the same key with another reference. Raising seq makes a driver that is about to do so read again.
+-- 23505: another side call of the order, which the snapshot does not show, has the number.
 WITH claimed AS MATERIALIZED (
   SELECT u.order_no FROM pawl.late_undos AS u
   WHERE u.order_no = @order_no AND u.generation = @generation AND u.step = @step AND u.claims = @claims AND u.finished_at IS NULL
@@ -121,7 +122,6 @@ INSERT INTO pawl.step_calls (order_no, call, fence, generation, policy, step, op
 SELECT k.order_no, coalesce((SELECT min(t.call) FROM pawl.step_calls AS t WHERE t.order_no = @order_no AND t.call < 0), 0) - 1,
   k.fence, @generation, sqlc.narg('policy')::integer, @step, 'undo', nullif(@route::text, ''), nullif(@undo_reference::text, '')
 FROM touched AS k
-ON CONFLICT (order_no, call) DO NOTHING -- a concurrent one of the same order has the number
 RETURNING call, started_at;
 
 -- name: LateUndoFinish :exec

@@ -80,7 +80,7 @@ GROUP BY w.kind, w.unknown, w.currency ORDER BY w.kind, w.unknown, w.currency;
 
 -- name: ChargeOperationBegin :many
 -- Records a call before it is made. From this commit on, the operation may have its effect, unless the call is a
--- look-up. No row: another replica has claimed the operation, or a person has settled it.
+-- look-up. No row: another replica has claimed the operation, or a person has settled it. 23505: as in LateUndoBegin.
 WITH claimed AS MATERIALIZED (
   SELECT f.order_no, f.generation, f.number, f.state FROM pawl.charge_operations AS f
   WHERE f.order_no = @order_no AND f.generation = @generation AND f.number = @number AND f.claims = @claims AND f.due_at IS NOT NULL
