@@ -165,10 +165,11 @@ func TestUnknownExecutors(t *testing.T) {
 	}
 }
 
-// TestCause: the cause of an outage is that of most calls, and then that of the last one.
-func TestCause(t *testing.T) {
+// TestOutage: its cause is that of most calls, and then that of the last one. It is over as long as calls are answered.
+func TestOutage(t *testing.T) {
 	t.Parallel()
-	var o outage
+	pool := &callPool{cfg: &policy.Step{}}
+	pools, o := callPools{byStep: map[poolKey]*callPool{{}: pool}}, &pool.outage
 	o.begin(time.Unix(1, 0))
 	o.failed("HTTP 503")
 	o.failed("HTTP 503")
@@ -177,4 +178,11 @@ func TestCause(t *testing.T) {
 	o.failed("connection refused")
 	_, cause = o.failing()
 	assert.Equal(t, cause, "HTTP 503, now connection refused")
+	for _, c := range []struct {
+		does func()
+		over int
+	}{{func() { o.end(time.Unix(2, 0)) }, 0}, {o.worked, 1}, {func() { o.failed("HTTP 503") }, 0}, {o.worked, 1}} {
+		c.does()
+		assert.Equal(t, len(pools.outages(time.Unix(3, 0))), c.over, "outages that are over")
+	}
 }

@@ -187,8 +187,11 @@ func (e *core) answered(r *run, took time.Duration) {
 		c.pool.noteFailure(c.result)
 	}
 	c.report(err)
-	if failed { // after the report, which may begin an outage
+	switch {
+	case failed: // after the report, which may begin an outage
 		c.pool.outage.note(r.no())
+	case err == nil && c.kind() != lookup:
+		c.pool.outage.worked()
 	}
 	e.noteCall(&answeredCall{r.orderID, r.input.HTTPRequestID, c.step, c.kind(), c.number, c.fence, c.result, took})
 }

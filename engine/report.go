@@ -78,6 +78,7 @@ type outage struct {
 	waited       map[int64]struct{}
 	last         string         // the code of the last failed call, also before the outage
 	codes        map[string]int // of its failed calls
+	works        bool           // the last call was answered; look-ups don't count
 }
 
 // outagesBefore is how many earlier outages of a pool are kept.
@@ -114,10 +115,18 @@ func (o *outage) end(at time.Time) {
 // codesMost is how many codes of an outage are counted.
 const codesMost = 100
 
+// worked notes that a call was answered that was no look-up.
+func (o *outage) worked() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.works = true
+}
+
 // failed notes why a call failed.
 func (o *outage) failed(code string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.works = false
 	if o.last = code; o.codes != nil && o.until.IsZero() && (len(o.codes) < codesMost || o.codes[code] > 0) {
 		o.codes[code]++
 	}
@@ -156,7 +165,7 @@ func (o *outage) failing() (since *time.Time, cause string) {
 	return new(o.since), cause
 }
 
-// outages returns those that ended lately.
+// outages returns those that ended lately, of steps that work.
 func (all *callPools) outages(now time.Time) []orders.Outage {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -165,7 +174,10 @@ func (all *callPools) outages(now time.Time) []orders.Outage {
 		o := &p.outage
 		o.mu.Lock()
 		of := slices.Clone(o.before)
-		if !o.until.IsZero() {
+		switch over := !o.until.IsZero(); {
+		case over && !o.works:
+			of = nil
+		case over:
 			of = append(of, o.over())
 		}
 		o.mu.Unlock()

@@ -116,6 +116,9 @@ func away(overview *client.Overview, orders []waitingOrder) (away, again string)
 		}
 	}
 	for _, ended := range overview.Outages {
+		if slices.ContainsFunc(orders, func(o waitingOrder) bool { return o.failedSince(ended.Until) }) {
+			break
+		}
 		if slices.ContainsFunc(ended.Steps, func(of string) bool {
 			step, route, _ := strings.Cut(of, " ")
 			return needed(step, route)
@@ -124,6 +127,13 @@ func away(overview *client.Overview, orders []waitingOrder) (away, again string)
 		}
 	}
 	return "", ""
+}
+
+// failedSince reports whether one of its last calls began since then and failed. To have not seen it says nothing.
+func (o *waitingOrder) failedSince(then time.Time) bool {
+	return slices.ContainsFunc(o.Made, func(c client.Call) bool {
+		return c.StartedAt.After(then) && c.Operation != "lookup" && (c.Outcome == "unknown" || c.Outcome == "retry")
+	})
 }
 
 // Primary reports whether the runbook recommends a verb now.

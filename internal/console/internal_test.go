@@ -418,3 +418,23 @@ func TestPlaces(t *testing.T) {
 	assert.Equal(t, strings.Join(rows, "; "), "Charged or authorized 10.00 10.50; = Still charged or authorized 10.00 10.50; "+
 		"Lost in disputes, as Pawl's books say -2.50 -2.50; = Kept 7.50 8.00")
 }
+
+// A provider works again for an order unless its own calls have failed since.
+func TestAway(t *testing.T) {
+	t.Parallel()
+	until := time.Date(2026, 7, 1, 20, 50, 0, 0, time.UTC)
+	overview := &client.Overview{Outages: []client.EndedOutage{{Steps: []string{"charge"}, Host: "pay.example", Until: until}}}
+	one := waitingOrder{Order: client.Order{Status: client.StatusCharging, Hold: client.OrderHoldAttention}}
+	for _, c := range []struct {
+		call client.Call
+		want string
+	}{
+		{client.Call{StartedAt: until.Add(-time.Minute), Operation: "do", Outcome: "unknown"}, "pay.example works again since 20:50 UTC: a retry can succeed."},
+		{client.Call{StartedAt: until.Add(time.Minute), Operation: "lookup", Outcome: "retry"}, "pay.example works again since 20:50 UTC: a retry can succeed."},
+		{client.Call{StartedAt: until.Add(time.Minute), Operation: "do", Outcome: "unknown"}, ""},
+	} {
+		one.Made = []client.Call{c.call}
+		_, again := away(overview, []waitingOrder{one})
+		assert.Equal(t, again, c.want)
+	}
+}

@@ -374,7 +374,13 @@ func (v *visit) showOrder() error {
 	}
 	if (p.retryFirst() || p.Tried() != nil) && v.may("getOverview") {
 		if found, err := v.api.GetOverview(v.r.Context()); err == nil { // the order is worth more
-			p.Away, p.Again = away(found, []waitingOrder{{Order: *order}})
+			one := waitingOrder{Order: *order}
+			for _, e := range p.History.Entries {
+				if e.Call != nil {
+					one.Made = append(one.Made, *e.Call)
+				}
+			}
+			p.Away, p.Again = away(found, []waitingOrder{one})
 		}
 	}
 	raw, err := json.MarshalIndent(order, "", "  ")
