@@ -42,7 +42,7 @@ type BulkResult struct {
 	Order   orders.Order // as stored; after an error, as far as known; in a dry run, as it would be, with the failure that it has
 	Err     error        // as of Do; nil: applied, or applicable in a dry run
 	Refund  *orders.ChargeOperation
-	SoldOut *db.InventoryLookRow // in a dry run of a retry: the item of which too little is left, so that the order would fail again
+	SoldOut *db.InventoryLookRow // in a dry run of a retry: the item that is too short for the order and those before it
 }
 
 // DoAll applies a verb to many orders, and does not wait for them to end. The results are in the order of the ids, or
@@ -89,7 +89,7 @@ func (e *Engine) DoAll(ctx context.Context, b Bulk) ([]BulkResult, error) {
 	return results, ctx.Err()
 }
 
-// lookForStock finds the orders that would fail again, because what is left of an item is not enough for them and for
+// lookForStock finds the orders that would fail, because what is left of an item is not enough for them and for
 // those before them. Only the ledger's stock is known, and no order that has come further needs it.
 func (e *Engine) lookForStock(ctx context.Context, results []BulkResult) error {
 	wanted, items := make([]map[string]int64, len(results)), map[string]bool{}
@@ -109,14 +109,15 @@ func (e *Engine) lookForStock(ctx context.Context, results []BulkResult) error {
 		return nil
 	}
 	rows, err := orders.Read(ctx, e.Orders, e.query.InventoryLook, slices.Collect(maps.Keys(items)))
+	taken := map[string]int64{}
 	for i, units := range wanted {
-		short := slices.IndexFunc(rows, func(left db.InventoryLookRow) bool { return left.Available < units[left.Item] })
+		short := slices.IndexFunc(rows, func(is db.InventoryLookRow) bool { return is.Available < taken[is.Item]+units[is.Item] })
 		if short >= 0 {
-			results[i].SoldOut = new(rows[short])
+			results[i].SoldOut = &rows[short]
 			continue
 		}
-		for at := range rows {
-			rows[at].Available -= units[rows[at].Item]
+		for item, n := range units {
+			taken[item] += n
 		}
 	}
 	return err

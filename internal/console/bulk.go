@@ -314,7 +314,7 @@ func (v *visit) applyTo(p *bulkPage, body client.BulkBody, dryRun bool) error {
 	}
 	for _, r := range out.Results {
 		if r.SoldOut.Item != "" {
-			r.Detail = soldOut(r.SoldOut)
+			r.Detail = soldOut(&r)
 			p.Not = append(p.Not, r)
 		} else if p.Verb.Name == "cancel" && beingUndone(&client.Order{Status: r.Status}) {
 			r.Detail = "what was done is being undone already"
@@ -329,8 +329,20 @@ func (v *visit) applyTo(p *bulkPage, body client.BulkBody, dryRun bool) error {
 }
 
 // soldOut says why a retry is of no use.
-func soldOut(left client.ItemLeft) string {
-	return fmt.Sprintf("too little in stock: %s has %s left, so it would fail again", visible(left.Item), count(left.Left))
+func soldOut(r *client.BulkResult) string {
+	units, why := r.Quantity, "so it would fail"
+	for _, l := range r.Lines {
+		if l.Item == r.SoldOut.Item {
+			units += l.Quantity
+		}
+	}
+	switch {
+	case int64(units) <= r.SoldOut.Left:
+		why = "and the orders before it take them"
+	case r.Failure.Code == "out_of_stock":
+		why += " again"
+	}
+	return fmt.Sprintf("too little in stock: %s has %s left, %s", visible(r.SoldOut.Item), count(r.SoldOut.Left), why)
 }
 
 // rowsAtFirst is how many orders a person reads before they decide about all.

@@ -271,7 +271,7 @@ func (q *ofOrder) soldOut() string {
 	if err != nil || len(out.Results) == 0 || out.Results[0].SoldOut.Item == "" {
 		return "" // the request is possible without
 	}
-	return capital(soldOut(out.Results[0].SoldOut)) + ". "
+	return capital(soldOut(&out.Results[0])) + ". "
 }
 
 func (q *ofOrder) retried(short string) []string {
