@@ -1533,7 +1533,7 @@ type Incident struct {
 	// EndpointID Of a webhook endpoint.
 	EndpointID string `json:"endpointId,omitempty,omitzero"`
 
-	// Events Of a webhook endpoint: events that it has not got yet, counted to 10000.
+	// Events Of a webhook endpoint: events that it has not got yet, as in undelivered.
 	Events int64 `json:"events,omitempty,omitzero"`
 
 	// Host With provider_failing: the host that fails. Several are separated by commas.
@@ -1542,7 +1542,7 @@ type Incident struct {
 	// Kind provider_failing: the circuit breaker of a step is not closed, and orders wait for it or a call failed within half a minute; its orders are retried by themselves, as long as their retries and their budget last. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. operations_waiting: refunds, captures or voids are open after three calls or more; they are retried, except with the reason outcome_unknown: a person has to look. replica_lost: within an hour, a replica has ended or lost the database without saying so, and no other one has started in its place; its orders are with others. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint. books_wrong: the newest verification found errors in the books. books_differ: the newest comparison with a provider found differences.
 	Kind IncidentKind `json:"kind"`
 
-	// More More orders may wait.
+	// More More orders or events may wait.
 	More bool `json:"more"`
 
 	// NeedsPersonAt With provider_failing: when the retry budget of the first order ends. An order whose try fails after that needs a person, if its retries are used up. Absent if nothing has counted as a retry.
@@ -2333,8 +2333,8 @@ type Replica struct {
 	// Name Host name and process id, and the application name of its connections if the database URL sets one.
 	Name string `json:"name"`
 
-	// Since When the oldest of them was opened.
-	Since time.Time `json:"since"`
+	// Since When it first reported, seconds after its start. Absent until then.
+	Since time.Time `json:"since,omitempty,omitzero"`
 }
 
 // RequestPage defines model for RequestPage.
@@ -3049,6 +3049,9 @@ type WebhookEndpoint struct {
 	IgnoredFields []string `json:"ignoredFields,omitempty,omitzero"`
 	LastFailure   Attempt  `json:"lastFailure,omitempty,omitzero"`
 
+	// MoreUndelivered There may be more of these.
+	MoreUndelivered bool `json:"moreUndelivered,omitempty,omitzero"`
+
 	// PausedUntil Nothing is sent until then, because attempts failed or the endpoint asked to wait.
 	PausedUntil time.Time `json:"pausedUntil,omitempty,omitzero"`
 
@@ -3059,10 +3062,10 @@ type WebhookEndpoint struct {
 	Secret string               `json:"secret,omitempty,omitzero"`
 	State  WebhookEndpointState `json:"state"`
 
-	// Types The event types that are sent; order.* matches all that begin with order. Empty means all.
+	// Types The event types that are sent; order.* matches all that begin with order. Empty means all. Those about how Pawl drives orders are sent only if they are named.
 	Types []string `json:"types"`
 
-	// Undelivered Events that are not delivered yet, up to 10000: that many or more. Of those that have no deliveries yet, all types count. Absent in responses to changes.
+	// Undelivered Events that are not delivered yet: up to 10000 deliveries, and those that will be sent of the next 10000 events of the feed. Absent in responses to changes.
 	Undelivered int64 `json:"undelivered,omitempty,omitzero"`
 
 	// URL The URL that events are posted to.

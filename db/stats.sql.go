@@ -363,7 +363,7 @@ func (q *Queries) ReplicaReports(ctx context.Context) ([]ReplicaReportsRow, erro
 }
 
 const serverReplicas = `-- name: ServerReplicas :many
-SELECT a.application_name::text AS name, count(*) AS connections, min(a.backend_start)::timestamptz AS since
+SELECT a.application_name::text AS name, count(*) AS connections
 FROM pg_stat_activity AS a
 WHERE a.datname = current_database() AND starts_with(a.application_name, $1::text)
 GROUP BY a.application_name ORDER BY a.application_name LIMIT 100
@@ -372,7 +372,6 @@ GROUP BY a.application_name ORDER BY a.application_name LIMIT 100
 type ServerReplicasRow struct {
 	Name        string
 	Connections int64
-	Since       time.Time
 }
 
 // Lists the running services on this database, by the names of their connections.
@@ -385,7 +384,7 @@ func (q *Queries) ServerReplicas(ctx context.Context, service string) ([]ServerR
 	var items []ServerReplicasRow
 	for rows.Next() {
 		var i ServerReplicasRow
-		if err := rows.Scan(&i.Name, &i.Connections, &i.Since); err != nil {
+		if err := rows.Scan(&i.Name, &i.Connections); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

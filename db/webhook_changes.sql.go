@@ -13,12 +13,19 @@ import (
 )
 
 const webhookBacklogs = `-- name: WebhookBacklogs :many
-SELECT e.endpoint_no,
-  ((SELECT count(*) FROM (SELECT FROM pawl.webhook_deliveries AS d
-    WHERE d.endpoint_no = e.endpoint_no AND d.finished_at IS NULL LIMIT $1) AS unfinished)
-  + greatest(least(coalesce((SELECT b.last_event_no FROM pawl.event_batches AS b ORDER BY b.first_event_no DESC LIMIT 1), 0) - e.event_no, $1::bigint), 0)
-  )::bigint AS undelivered
-FROM pawl.webhook_endpoints AS e WHERE e.endpoint_no = ANY((SELECT $2::integer[])::integer[])
+SELECT e.endpoint_no, e.types, b.stored::boolean AS stored, b.stock::boolean AS stock, b.from_status::text AS from_status, b.to_status::text AS to_status,
+  b.verb::text AS verb, b.actor::text AS actor, b.events::bigint AS events
+FROM pawl.webhook_endpoints AS e CROSS JOIN LATERAL (
+  SELECT true AS stored, false AS stock, '' AS from_status, '' AS to_status, '' AS verb, '' AS actor, count(*) AS events
+  FROM (SELECT FROM pawl.webhook_deliveries AS d WHERE d.endpoint_no = e.endpoint_no AND d.finished_at IS NULL LIMIT $1) AS unfinished
+  UNION ALL
+  SELECT false, n.item <> '', coalesce(n.from_status, ''), n.to_status, coalesce(n.verb, ''), left(coalesce(n.actor, ''), 1), count(*)
+  FROM (SELECT v.first_event_no, v.epoch, v.event_no, v.order_no, v.item, v.seq, v.at, v.from_status, v.to_status, v.verb, v.actor, v.on_behalf_of, v.reason, v.request_id, v.change, v.on_hand FROM pawl.events AS v
+    WHERE v.first_event_no >= coalesce((SELECT max(c.first_event_no) FROM pawl.event_batches AS c WHERE c.first_event_no <= e.event_no + 1), 0)
+      AND v.event_no > e.event_no LIMIT $1) AS n
+  GROUP BY 2, 3, 4, 5, 6
+) AS b
+WHERE e.endpoint_no = ANY((SELECT $2::integer[])::integer[])
 `
 
 type WebhookBacklogsParams struct {
@@ -27,12 +34,19 @@ type WebhookBacklogsParams struct {
 }
 
 type WebhookBacklogsRow struct {
-	EndpointNo  int32
-	Undelivered int64
+	EndpointNo int32
+	Types      []string
+	Stored     bool
+	Stock      bool
+	FromStatus string
+	ToStatus   string
+	Verb       string
+	Actor      string
+	Events     int64
 }
 
-// Counts for endpoints what is not delivered yet: stored deliveries, and events of the feed that have none yet, up to a
-// limit each.
+// Counts for endpoints what is not delivered yet: stored deliveries, and by what their types are made of the events of the
+// feed that have none yet, up to a limit each.
 func (q *Queries) WebhookBacklogs(ctx context.Context, arg WebhookBacklogsParams) ([]WebhookBacklogsRow, error) {
 	rows, err := q.db.Query(ctx, webhookBacklogs, arg.Most, arg.EndpointNos)
 	if err != nil {
@@ -42,7 +56,17 @@ func (q *Queries) WebhookBacklogs(ctx context.Context, arg WebhookBacklogsParams
 	var items []WebhookBacklogsRow
 	for rows.Next() {
 		var i WebhookBacklogsRow
-		if err := rows.Scan(&i.EndpointNo, &i.Undelivered); err != nil {
+		if err := rows.Scan(
+			&i.EndpointNo,
+			&i.Types,
+			&i.Stored,
+			&i.Stock,
+			&i.FromStatus,
+			&i.ToStatus,
+			&i.Verb,
+			&i.Actor,
+			&i.Events,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

@@ -8,13 +8,16 @@ import (
 
 	"pawl/fsm"
 	"pawl/internal/orders"
+	"pawl/internal/pg"
 	"pawl/test/assert"
+	"pawl/test/dbtest"
 )
 
 // What one replica knows of its provider, another one shows; and a replica with nothing to tell leaves a trace, too.
 func TestReports(t *testing.T) {
 	t.Parallel()
 	s := openShop(t, 2, quick)
+	assert.NoError(t, assert.Err(dbtest.Open(t, s.URL, pg.Options{MaxConns: 1, Serves: true}).Exec(t.Context(), "SELECT 1")))
 	eventually(t, "idle replicas have reports", s.answers(t, 2, `SELECT count(*) FROM replica_reports WHERE orders_per_second = 0`))
 	version := s.use(t, `
 charge: {executor: simulator, url: SIM, retry: {initial: 30m, cap: 30m}, breaker: {failures: 1, open: 1h}}`)
@@ -41,10 +44,10 @@ charge: {executor: simulator, url: SIM, retry: {initial: 30m, cap: 30m}, breaker
 	s.exec(t, `UPDATE replica_reports SET since = now() - interval '1 hour'`) // none has started in its place
 	s.exec(t, `UPDATE replica_reports SET outages = jsonb_build_array(jsonb_build_object('step', 'confirm', 'since', at - interval '2 minutes', 'until', at - interval '1 minute'))
 		WHERE name = ''`)
-	eventually(t, "a replica that was killed is lost", func() bool {
+	eventually(t, "a replica that was killed is lost, and another one is as old as its process", func() bool {
 		v, err = shows.Orders.Overview(t.Context(), shows.Backlog())
 		killed := func(l orders.LostReplica) bool { return l.Name == "killed:7" }
-		return err == nil && slices.ContainsFunc(v.Lost, killed) && v.Held["retry"].Orders == 1
+		return err == nil && slices.ContainsFunc(v.Lost, killed) && len(v.Replicas) == 1 && time.Since(*v.Replicas[0].Since) > 50*time.Minute && v.Held["retry"].Orders == 1
 	})
 	s.use(t, `
 reserve: {executor: simulator, url: SIM, retry: {initial: 10ms, cap: 10ms}, breaker: {failures: 1, open: 10ms}}`)

@@ -30,8 +30,8 @@ type incident struct {
 	Until      *time.Time `json:"until,omitempty" doc:"With webhook_failing: nothing is sent before this time. With operations_waiting: when the next one is tried."`
 	Orders     int64      `json:"orders" doc:"How many orders wait, or with operations_waiting how many operations. 0 with overdue, for webhook endpoints and the books."`
 	Trying     int64      `json:"trying,omitempty" doc:"With provider_failing, of orders: those whose step is being tried again now, so that they have no hold."`
-	More       bool       `json:"more" doc:"More orders may wait."`
-	Events     int64      `json:"events,omitempty" doc:"Of a webhook endpoint: events that it has not got yet, counted to 10000."`
+	More       bool       `json:"more" doc:"More orders or events may wait."`
+	Events     int64      `json:"events,omitempty" doc:"Of a webhook endpoint: events that it has not got yet, as in undelivered."`
 
 	NeedsPerson *time.Time `json:"needsPersonAt,omitempty" doc:"With provider_failing: when the retry budget of the first order ends. An order whose try fails after that needs a person, if its retries are used up. Absent if nothing has counted as a retry."`
 	Description string     `json:"description,omitempty" doc:"Of a webhook endpoint."`
@@ -205,7 +205,7 @@ func (s *server) failingEndpoints(ctx context.Context) (all []incident, err erro
 	}
 	events, err := s.Webhooks.Undelivered(ctx, wrong...)
 	for i := range all {
-		all[i].Events = events[wrong[i]]
+		all[i].Events, all[i].More = events[wrong[i]].Events, events[wrong[i]].More
 	}
 	return all, err
 }

@@ -80,9 +80,9 @@ type unfinishedOrder struct {
 }
 
 type replica struct {
-	Name        string    `json:"name" doc:"Host name and process id, and the application name of its connections if the database URL sets one."`
-	Connections int64     `json:"connections" doc:"Number of connections to the database."`
-	Since       time.Time `json:"since" doc:"When the oldest of them was opened."`
+	Name        string     `json:"name" doc:"Host name and process id, and the application name of its connections if the database URL sets one."`
+	Connections int64      `json:"connections" doc:"Number of connections to the database."`
+	Since       *time.Time `json:"since,omitempty" doc:"When it first reported, seconds after its start. Absent until then."`
 }
 
 type providerStep struct {
@@ -120,7 +120,7 @@ func overviewOf(v *orders.Overview) overview {
 			return endedOutage{o.Steps, o.Host, o.Failure, o.Since.UTC(), o.Until.UTC(), o.Waited, o.Waited >= orders.CountsMost, o.Completed, o.Held, o.Failed, o.Canceled}
 		}),
 		Statuses: each(v.Statuses, func(c *orders.StatusCount) statusCount { return statusCount{state(c.Status), c.Orders, c.More} }),
-		Replicas: each(v.Replicas, func(r *orders.Replica) replica { return replica{r.Name, r.Connections, r.Since} }),
+		Replicas: each(v.Replicas, func(r *orders.Replica) replica { return replica{r.Name, r.Connections, utc(r.Since)} }),
 		Steps: each(v.Steps, func(p *orders.ProviderStep) providerStep {
 			return providerStep{p.Policy, string(p.Step), p.Route, p.Breaker, p.InFlight, p.Queued, utc(p.FailingSince), p.Host, p.Failure}
 		}),

@@ -35,7 +35,8 @@ func (s *server) listWebhookEndpoints(ctx context.Context, _ *struct{}) (webhook
 	undelivered, err := s.Webhooks.Undelivered(ctx, each(rows, func(e *db.WebhookEndpoint) int32 { return e.EndpointNo })...)
 	return webhookEndpoints{each(rows, func(e *db.WebhookEndpoint) webhookEndpoint {
 		out := webhookEndpointOf(e)
-		out.Undelivered = new(undelivered[e.EndpointNo])
+		b := undelivered[e.EndpointNo]
+		out.Undelivered, out.MoreUndelivered = &b.Events, b.More
 		return out
 	})}, err
 }
@@ -62,8 +63,8 @@ func (s *server) getWebhookEndpoint(ctx context.Context, in *endpointRequest) (*
 		return nil, err
 	}
 	undelivered, err := s.Webhooks.Undelivered(ctx, row.EndpointNo)
-	out := webhookEndpointOf(&row)
-	out.Undelivered = new(undelivered[row.EndpointNo])
+	out, b := webhookEndpointOf(&row), undelivered[row.EndpointNo]
+	out.Undelivered, out.MoreUndelivered = &b.Events, b.More
 	return &webhookEndpointAnswer{ETag: entityTag(row.Version), Body: out}, err
 }
 
@@ -295,7 +296,7 @@ type webhookEndpoint struct {
 	ID             string     `json:"id"`
 	URL            string     `json:"url" maxLength:"2000" doc:"The URL that events are posted to."`
 	Description    string     `json:"description,omitempty"`
-	Types          []string   `json:"types" nullable:"false" doc:"The event types that are sent; order.* matches all that begin with order. Empty means all."`
+	Types          []string   `json:"types" nullable:"false" doc:"The event types that are sent; order.* matches all that begin with order. Empty means all. Those about how Pawl drives orders are sent only if they are named."`
 	State          string     `json:"state" enum:"enabled,disabled"`
 	DisabledAt     *time.Time `json:"disabledAt,omitempty"`
 	DisabledReason string     `json:"disabledReason,omitempty" doc:"Why it is disabled."`
@@ -305,12 +306,13 @@ type webhookEndpoint struct {
 	LastFailure    *attempt   `json:"lastFailure,omitempty" doc:"The last failed attempt. Absent if the last one succeeded."`
 	PausedUntil    *time.Time `json:"pausedUntil,omitempty" doc:"Nothing is sent until then, because attempts failed or the endpoint asked to wait."`
 	EventNo        int64      `json:"eventNo" minimum:"0" doc:"Events of the feed up to this number have deliveries."`
-	Undelivered    *int64     `json:"undelivered,omitempty" minimum:"0" doc:"Events that are not delivered yet, up to 10000: that many or more. Of those that have no deliveries yet, all types count. Absent in responses to changes."`
+	Undelivered    *int64     `json:"undelivered,omitempty" minimum:"0" doc:"Events that are not delivered yet: up to 10000 deliveries, and those that will be sent of the next 10000 events of the feed. Absent in responses to changes."`
 	Version        int32      `json:"version" minimum:"1" doc:"Raised by every change; also its ETag."`
 	CreatedAt      time.Time  `json:"createdAt"`
 	CreatedBy      string     `json:"createdBy" doc:"Who created it, as in the history of an order."`
 	Secret         string     `json:"secret,omitempty" doc:"The secret that deliveries are signed with. Only in the response to the request that created it."`
 
+	MoreUndelivered     bool       `json:"moreUndelivered,omitempty" doc:"There may be more of these."`
 	PreviousSecretUntil *time.Time `json:"previousSecretUntil,omitempty" doc:"Until then, deliveries are also signed with the previous secret."`
 
 	IgnoredFields []string `json:"ignoredFields,omitempty" nullable:"false" doc:"Unknown fields of the request, which had no effect."`

@@ -81,7 +81,7 @@ SELECT
 
 -- name: ServerReplicas :many
 -- Lists the running services on this database, by the names of their connections.
-SELECT a.application_name::text AS name, count(*) AS connections, min(a.backend_start)::timestamptz AS since
+SELECT a.application_name::text AS name, count(*) AS connections
 FROM pg_stat_activity AS a
 WHERE a.datname = current_database() AND starts_with(a.application_name, @service::text)
 GROUP BY a.application_name ORDER BY a.application_name LIMIT 100;

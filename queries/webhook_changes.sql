@@ -86,14 +86,21 @@ SELECT e.* FROM pawl.webhook_endpoints AS e WHERE e.endpoint_no = @endpoint_no A
 SELECT e.* FROM pawl.webhook_endpoints AS e WHERE e.state <> 'deleted' ORDER BY e.endpoint_no;
 
 -- name: WebhookBacklogs :many
--- Counts for endpoints what is not delivered yet: stored deliveries, and events of the feed that have none yet, up to a
--- limit each.
-SELECT e.endpoint_no,
-  ((SELECT count(*) FROM (SELECT FROM pawl.webhook_deliveries AS d
-    WHERE d.endpoint_no = e.endpoint_no AND d.finished_at IS NULL LIMIT @most) AS unfinished)
-  + greatest(least(coalesce((SELECT b.last_event_no FROM pawl.event_batches AS b ORDER BY b.first_event_no DESC LIMIT 1), 0) - e.event_no, @most::bigint), 0)
-  )::bigint AS undelivered
-FROM pawl.webhook_endpoints AS e WHERE e.endpoint_no = ANY((SELECT @endpoint_nos::integer[])::integer[]);
+-- Counts for endpoints what is not delivered yet: stored deliveries, and by what their types are made of the events of the
+-- feed that have none yet, up to a limit each.
+SELECT e.endpoint_no, e.types, b.stored::boolean AS stored, b.stock::boolean AS stock, b.from_status::text AS from_status, b.to_status::text AS to_status,
+  b.verb::text AS verb, b.actor::text AS actor, b.events::bigint AS events
+FROM pawl.webhook_endpoints AS e CROSS JOIN LATERAL (
+  SELECT true AS stored, false AS stock, '' AS from_status, '' AS to_status, '' AS verb, '' AS actor, count(*) AS events
+  FROM (SELECT FROM pawl.webhook_deliveries AS d WHERE d.endpoint_no = e.endpoint_no AND d.finished_at IS NULL LIMIT @most) AS unfinished
+  UNION ALL
+  SELECT false, n.item <> '', coalesce(n.from_status, ''), n.to_status, coalesce(n.verb, ''), left(coalesce(n.actor, ''), 1), count(*)
+  FROM (SELECT v.* FROM pawl.events AS v
+    WHERE v.first_event_no >= coalesce((SELECT max(c.first_event_no) FROM pawl.event_batches AS c WHERE c.first_event_no <= e.event_no + 1), 0)
+      AND v.event_no > e.event_no LIMIT @most) AS n
+  GROUP BY 2, 3, 4, 5, 6
+) AS b
+WHERE e.endpoint_no = ANY((SELECT @endpoint_nos::integer[])::integer[]);
 
 -- name: WebhookDeliveriesResend :one
 -- Sends deliveries again as if they were new: one of them (resent), or the oldest of those that were exhausted since

@@ -25,7 +25,7 @@ type attentionPage struct {
 	First  int     // the number of the first order on this page, from 1
 	Next   string  // the URL of the next page
 	ForAll []*verb // verbs for all orders of the group, if it has several
-	Away   string  // why a retry does not help now; empty: nothing is known
+	Away   string  // why a retry or an approval does not help now; empty: nothing is known
 	Again  string  // that a retry may help now; empty: nothing is known
 }
 
@@ -73,6 +73,8 @@ func (v *visit) attention() error {
 		}
 		if strings.HasPrefix(p.Chosen.try, "retry") {
 			p.Away, p.Again = away(overview, p.Orders)
+		} else if p.Chosen.Hold() == fsm.HoldApproval {
+			p.Away = strings.Join(failingAt(overview, "approve", []client.BulkResult{{Status: client.StatusPending}}), " ")
 		}
 	}
 	return v.show("attention", page{Title: "Needs a person", Data: p})

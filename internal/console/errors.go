@@ -30,6 +30,7 @@ type errorGroup struct {
 	Actions []errorAction
 	Waits   bool     // they go on by themselves
 	Short   []string // why a retry of some of them would fail
+	Away    []string // which providers that a retry needs do not answer
 
 	Orders, Trying int64
 	More           bool
@@ -55,6 +56,9 @@ func (v *visit) errorGroups() error {
 	for i := range groups {
 		if v.may("retryOrder") {
 			groups[i].Actions = retriesOf(groups[i].Rows)
+		}
+		if len(groups[i].Actions) > 0 {
+			groups[i].Away = failingAt(overview, "retry", groups[i].statuses())
 		}
 		if len(groups[i].Actions) > 0 && groups[i].key == "code "+outOfStock {
 			if err := v.lookAtStock(&groups[i]); err != nil {
@@ -173,6 +177,13 @@ func (of *errorGroup) add(g client.ErrorGroup) {
 	if g.LastAt.After(of.Last) {
 		of.Last = g.LastAt
 	}
+}
+
+func (of *errorGroup) statuses() (all []client.BulkResult) {
+	for _, row := range of.Rows {
+		all = append(all, client.BulkResult{Status: row.Status})
+	}
+	return all
 }
 
 // Steps are the steps of the group, in the order of the machine.

@@ -196,7 +196,7 @@ func TestWaits(t *testing.T) {
 	}{
 		{client.Order{Status: "charging", Hold: "retry", HoldReason: "breaker_open", ResumesAt: soon, InDoubt: true}, client.Transition{From: "pending"},
 			client.Call{Outcome: "unknown", Code: "error", Detail: "HTTP 503: down"},
-			"Waits to try the charge again|One try has failed, 7 min ago: HTTP 503: down. The provider keeps failing, so no call is made for now.|The next try is in 1 min (" + minute(soon) +
+			"Waits to try the charge again|One try has failed, 7 min ago: HTTP 503: down. The provider keeps failing.|The next try is in 1 min (" + minute(soon) +
 				"), by itself. If its retries are used up before one succeeds, it needs a person. Tries that can’t reach the provider do not count.|Nobody needs to do anything.|The customer may have been charged 8 USD, but not twice: all tries have the same key."},
 		{client.Order{Status: "confirming", Hold: "callback", ResumesAt: far}, client.Transition{Verb: "callback"}, client.Call{},
 			"Waits for the provider’s answer to the confirmation|The provider has accepted the request, and will report the result. It has waited since " + minute(past) + " (7 min ago).|" +
@@ -272,7 +272,7 @@ func TestOverviewOfALot(t *testing.T) {
 	trick := `"><script>alert(1)</script>`
 	found := &client.Overview{
 		Replica:  "shop-1:7 " + trick,
-		Replicas: []client.Replica{{Name: "shop-1:7 " + trick}, {Name: "shop-2:8"}},
+		Replicas: []client.Replica{{Name: "shop-1:7 " + trick}, {Name: "shop-2:8", Since: time.Now().Add(-time.Hour)}},
 		Statuses: []client.StatusCount{{Status: "charging", Orders: 7, More: true}, {Status: "completed", Orders: countedTo, More: true}},
 		Holds:    []client.HoldCount{{Hold: "attention", Orders: 1234, LongestSeconds: 5400}},
 		Oldest:   client.UnfinishedOrder{OrderID: trick, Status: "charging", Hold: "attention", CreatedAt: time.Now()},
@@ -290,7 +290,7 @@ func TestOverviewOfALot(t *testing.T) {
 		{Kind: "attention", Reason: "retries_exhausted", Orders: 1, Totals: usd}, {Kind: "attention", Reason: trick, Orders: countedTo, More: true},
 		{Kind: "approval", Orders: 25}, {Kind: "webhook_failing", EndpointID: "whe_2", Detail: trick, Events: 341, Until: time.Now().Add(time.Minute)},
 		{Kind: "operations_waiting", Operation: "refund", Orders: 12, Totals: usd, Since: until, Until: until, Detail: "timeout"}, {Kind: "operations_waiting", Operation: "void", Reason: "outcome_unknown", Orders: 1, Since: until},
-		{Kind: "webhook_disabled", EndpointID: "whe_3", Detail: "gone", Description: "the shop's till"}, {Kind: "replica_lost", Replica: "gone:7", Since: time.Now()},
+		{Kind: "webhook_disabled", EndpointID: "whe_3", Detail: "gone", Description: "the shop's till"}, {Kind: "replica_lost", Replica: "gone:7", Since: until},
 		{Kind: "books_differ", Detail: "charge=https://pay.example", Since: time.Now()},
 	}
 	found.Outages = []client.EndedOutage{{Steps: []string{"charge", "reserve"}, Host: "stock.example", Detail: "HTTP 503", Since: until.Add(-7 * time.Minute), Until: until,
@@ -298,7 +298,7 @@ func TestOverviewOfALot(t *testing.T) {
 	data.judge(func(string) bool { return true })
 	text := render(t, "overview", client.Caller{Open: true}, data)
 	for _, want := range []string{
-		"The service is open.", ">7&#43;<", ">10,000&#43;<", `href="/console/orders?q=status%3Acharging"`, "shop-2:8", "(shows this page)",
+		"The service is open.", ">7&#43;<", ">10,000&#43;<", `href="/console/orders?q=status%3Acharging"`, "<bdi>shop-2:8</bdi>, started <time", "(shows this page)", "<bdi>gone:7</bdi>, <strong>lost</strong>: not heard from since 03:09 UTC", ">416 for the next try, 0 for a free call<",
 		"<strong><bdi>pay.example</bdi></strong>\n<span>has failed at charge, reserve <time", ">for 1 h</time>: <bdi>connection refused</bdi>", "policy 4", "<strong>341</strong> events are not delivered", "<strong>420</strong> orders (98,400.00 USD) wait, and go on by themselves if it works again by 03:24 UTC (<time data-due",
 		`href="/console/orders?q=status%3Acharging%2Crefunding%2Creserving%2Creleasing&#43;hold%3Aretry"`, `href="/console/runbook#a-provider-is-away"`, "an order has been due",
 		"<strong><bdi>confirm</bdi> works again</strong> <span>since 03:09 UTC; <bdi>pay.example</bdi> failed for 5 min: <bdi>the provider did not answer in time</bdi></span>",

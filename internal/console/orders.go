@@ -373,16 +373,31 @@ func (p *ordersPage) OpenOperations(o client.Order) []operation {
 	})
 }
 
-// OpenSum is the sum of OpenOperations, if the page has all of them.
-func (p *ordersPage) OpenSum() (sums []client.CurrencyTotal) {
+// Sum is that of OpenOperations, or of orders on hold, if the page has all of them.
+func (p *ordersPage) Sum() (sums []client.CurrencyTotal) {
+	add := func(o client.Order, amount string) {
+		sums = addTotals(sums, []client.CurrencyTotal{{Currency: o.Currency, Amount: amount}})
+	}
 	for _, o := range p.Orders {
+		if p.Next != "" || p.First > 1 {
+			return nil
+		}
 		for _, c := range p.OpenOperations(o) {
-			if p.Next == "" && p.First == 1 {
-				sums = addTotals(sums, []client.CurrencyTotal{{Currency: o.Currency, Amount: c.Amount}})
-			}
+			add(o, c.Amount)
+		}
+		if strings.Contains(p.Search, "hold:") && !p.OfOperations {
+			add(o, o.Amount)
 		}
 	}
 	return sums
+}
+
+// Since is when an order became as the list says.
+func (p *ordersPage) Since(o client.Order) time.Time {
+	if n := len(o.Refunds); n > 0 && strings.Contains(p.Search, "refund:done") {
+		return o.Refunds[n-1].FinishedAt
+	}
+	return o.StatusSince
 }
 
 // Short reports whether the page ended before it was full.

@@ -199,7 +199,7 @@ func (p *bulkPage) Becomes(r client.BulkResult) template.HTML {
 }
 
 // failing says which providers that orders need for a verb do not answer, if the person may know.
-func (v *visit) failing(verb *verb, orders []client.BulkResult) (all []string) {
+func (v *visit) failing(verb *verb, orders []client.BulkResult) []string {
 	if slices.Contains([]string{"pause", "reject", "step-result"}, verb.Name) || !v.may("getOverview") {
 		return nil
 	}
@@ -207,9 +207,13 @@ func (v *visit) failing(verb *verb, orders []client.BulkResult) (all []string) {
 	if err != nil {
 		return nil // the request is possible without
 	}
+	return failingAt(found, verb.Name, orders)
+}
+
+func failingAt(found *client.Overview, verb string, orders []client.BulkResult) (all []string) {
 	for _, s := range found.ProviderSteps {
 		needs := func(r client.BulkResult) bool {
-			if verb.Name == "cancel" && r.Status == client.StatusPending {
+			if verb == "cancel" && r.Status == client.StatusPending {
 				return false // nothing was done that is to be undone
 			}
 			return cmp.Or(string(fsm.State(r.Status).Step()), "charge") == string(s.Step)
@@ -218,7 +222,7 @@ func (v *visit) failing(verb *verb, orders []client.BulkResult) (all []string) {
 			until := map[string]string{"cancel": "canceled orders wait until what was done can be undone", "approve": "approved orders wait to be charged",
 				"refund": "refunds wait until it works", "capture": "captures wait until it works", "void": "voids wait until it works"}
 			all = append(all, fmt.Sprintf("The provider of %s has been failing since %s UTC: %s.",
-				s.Step, s.FailingSince.UTC().Format("15:04"), cmp.Or(until[verb.Name], "orders will wait again")))
+				s.Step, s.FailingSince.UTC().Format("15:04"), cmp.Or(until[verb], "orders will wait again")))
 		}
 	}
 	slices.Sort(all)

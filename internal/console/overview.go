@@ -100,6 +100,17 @@ func (p overviewPage) FailsAgain(o client.EndedOutage) bool {
 	})
 }
 
+// Retried is the incident of a step that fails, at the policy under which it began; nil: none, or no order waits for it.
+func (p overviewPage) Retried(s client.ProviderStep) *client.Incident {
+	i := slices.IndexFunc(p.Incidents, func(i client.Incident) bool {
+		return i.Kind == client.IncidentKindProviderFailing && i.Orders > 0 && string(i.Step) == string(s.Step) && i.Route == s.Route && i.Policy == s.Policy
+	})
+	if i < 0 {
+		return nil
+	}
+	return &p.Incidents[i]
+}
+
 // Waiting reports whether any order waits.
 func (p overviewPage) Waiting() bool {
 	return slices.ContainsFunc(p.Holds, func(h client.HoldCount) bool { return h.Orders+h.Trying > 0 })

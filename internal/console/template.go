@@ -118,7 +118,7 @@ var holdWords = map[string]string{
 	fsm.HoldAttention: "a person, because Pawl can't go on by itself",
 }
 
-const putOff = "the provider keeps failing, so no call is made for now"
+const putOff = "the provider keeps failing"
 
 // inWords is a reason that the service gives as a code, for people.
 func inWords(reason string) string {

@@ -352,7 +352,9 @@ func (v *visit) rotateTask(e *client.WebhookEndpoint) *task {
 	}
 }
 
-func typesText(types []string) string { return cmp.Or(strings.Join(types, ", "), "all") }
+func typesText(types []string) string {
+	return cmp.Or(strings.Join(types, ", "), "all but those about how Pawl drives orders")
+}
 
 func (v *visit) recoverDeliveries(e *client.WebhookEndpoint, form url.Values) error {
 	since, err := time.Parse(minutes, form.Get("since"))

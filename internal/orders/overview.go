@@ -172,7 +172,7 @@ type OldestOrder struct {
 type Replica struct {
 	Name        string
 	Connections int64
-	Since       time.Time // when the oldest connection began
+	Since       *time.Time // of its first report; nil: it has none yet
 }
 
 // LostReplica reported something, and then neither that it stops nor anything else.
@@ -217,7 +217,7 @@ func (r *Reader) readOverview(ctx context.Context, b Backlog, most int32) (v Ove
 		replicas, err = Read(ctx, r, r.query.ServerReplicas, pg.ServiceName)
 	}
 	for _, row := range replicas {
-		v.Replicas = append(v.Replicas, Replica{strings.TrimSpace(strings.TrimPrefix(row.Name, pg.ServiceName)), row.Connections, row.Since})
+		v.Replicas = append(v.Replicas, Replica{strings.TrimSpace(strings.TrimPrefix(row.Name, pg.ServiceName)), row.Connections, nil})
 	}
 	if err == nil {
 		v.Disputes, err = Read(ctx, r, r.query.DisputesOpen, CountsMost)
@@ -247,8 +247,11 @@ func (v *Overview) addReports(rows []db.ReplicaReportsRow) error {
 				v.Ended = addOutage(v.Ended, &ended[i])
 			}
 		}
-		connected := func(c Replica) bool { return strings.HasPrefix(c.Name+" ", row.Name+" ") }
-		if row.Name != "" && row.Late && !slices.ContainsFunc(v.Replicas, connected) {
+		connected := slices.IndexFunc(v.Replicas, func(c Replica) bool { return strings.HasPrefix(c.Name+" ", row.Name+" ") })
+		if row.Name != "" && connected >= 0 {
+			v.Replicas[connected].Since = &row.Since // of processes with the same name, that of the last
+		}
+		if row.Name != "" && row.Late && connected < 0 {
 			v.Lost = append(v.Lost, LostReplica{row.Name, row.At})
 		} else if row.Name != "" && !row.Silent {
 			if err := v.addSteps(&row); err != nil {

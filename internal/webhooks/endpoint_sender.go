@@ -399,9 +399,7 @@ func (c *endpointSender) readPage(ctx context.Context) error {
 		page, err = c.d.feed.After(ctx, expired.Continue, filter, pageMost)
 	}
 	if err == nil {
-		page.Events = slices.DeleteFunc(page.Events, func(e events.Event) bool {
-			return events.Driving(e.Type) && !slices.Contains(filter.Types, e.Type)
-		})
+		page.Events = slices.DeleteFunc(page.Events, func(e events.Event) bool { return !wants(filter.Types, e.Type) })
 		c.page, c.pageVersion = page, c.endpoint.Version
 	}
 	return err

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -257,16 +258,36 @@ func (s *Endpoints) Get(ctx context.Context, id string) (db.WebhookEndpoint, err
 	return shown(s.endpoint(ctx, numberOf(id)))
 }
 
-// Undelivered counts the events that endpoints have not got yet, by the numbers of the endpoints, up to
-// orders.CountsMost each. Of the newest events, which have no deliveries yet, those of all types count. Errors:
-// ErrUnavailable.
-func (s *Endpoints) Undelivered(ctx context.Context, endpointNos ...int32) (map[int32]int64, error) {
+// Backlog is how many events an endpoint has not got yet.
+type Backlog struct {
+	Events int64
+	More   bool  // there may be more
+	passed int64 // events that were looked at, and have no deliveries yet
+}
+
+// Undelivered counts the events that endpoints have not got yet, by the numbers of the endpoints: stored deliveries, and
+// what will be sent of the next events of the feed, among orders.CountsMost each. Errors: ErrUnavailable.
+func (s *Endpoints) Undelivered(ctx context.Context, endpointNos ...int32) (map[int32]Backlog, error) {
 	rows, err := orders.Read(ctx, s.reader, s.query.WebhookBacklogs, db.WebhookBacklogsParams{Most: orders.CountsMost, EndpointNos: endpointNos})
-	counts := map[int32]int64{}
+	counts := map[int32]Backlog{}
 	for _, row := range rows {
-		counts[row.EndpointNo] = min(row.Undelivered, orders.CountsMost)
+		b := counts[row.EndpointNo]
+		if !row.Stored {
+			b.passed += row.Events
+		}
+		if row.Stored || wants(row.Types, events.TypeOf(row.Stock, row.FromStatus, row.ToStatus, row.Verb, row.Actor)) {
+			b.Events += row.Events
+		}
+		b.More = b.More || max(b.passed, row.Events) >= orders.CountsMost
+		counts[row.EndpointNo] = b
 	}
 	return counts, orders.Unavailable("count undelivered events", err)
+}
+
+// wants reports whether an endpoint with these types gets events of a type: those about how Pawl drives orders only if it
+// names them.
+func wants(types []string, name string) bool {
+	return slices.Contains(types, name) || events.MatchesType(types, name) && !events.Driving(name)
 }
 
 // endpoint reads an endpoint with its secrets. No endpoint has number 0.

@@ -229,6 +229,25 @@ func (b *bundle) standing(endpointNo int32) string {
 		FROM webhook_deliveries WHERE endpoint_no = $1`, endpointNo)
 }
 
+// TestUndelivered: what is not delivered is what will be sent.
+func TestUndelivered(t *testing.T) {
+	t.Parallel()
+	b := endpoints(t, true)
+	for _, types := range []string{"{}", "{stock.*}", "{order.awaiting_retry,order.charging}"} {
+		b.exec(`INSERT INTO webhook_endpoints (event_no, created_by, secret, url, types) VALUES (1, 'test', 'whsec_', 'http://127.0.0.1:9', $1)`, types)
+	}
+	b.deliver(1, "1 order_1 pending", "2 order_2 delivered")
+	relay := events.NewRelay(db.New(b.open()), events.RelayConfig{})
+	relay.Start()
+	t.Cleanup(relay.Stop)
+	b.moves(1, 3) // the first has been sent
+	b.exec(`INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb) VALUES (1, 4, 'charging', 'charging', 1, 'retry')`)
+	b.eventually("all but what drives orders counts", func() bool {
+		counts, err := b.Undelivered(t.Context(), 1, 2, 3)
+		return err == nil && counts[1].Events == 3 && counts[2].Events == 0 && counts[3].Events == 3
+	})
+}
+
 // TestWhatPeopleAskOfDeliveries: of an order, only the first delivery that is not finished is ever due.
 func TestWhatPeopleAskOfDeliveries(t *testing.T) {
 	t.Parallel()

@@ -1911,7 +1911,7 @@ export interface components {
             endpointId?: string;
             /**
              * Format: int64
-             * @description Of a webhook endpoint: events that it has not got yet, counted to 10000.
+             * @description Of a webhook endpoint: events that it has not got yet, as in undelivered.
              */
             events?: number;
             /** @description With provider_failing: the host that fails. Several are separated by commas. */
@@ -1921,7 +1921,7 @@ export interface components {
              * @enum {string}
              */
             kind: "provider_failing" | "overdue" | "attention" | "approval" | "operations_waiting" | "replica_lost" | "webhook_failing" | "webhook_disabled" | "books_wrong" | "books_differ";
-            /** @description More orders may wait. */
+            /** @description More orders or events may wait. */
             more: boolean;
             /**
              * Format: date-time
@@ -2688,9 +2688,9 @@ export interface components {
             name: string;
             /**
              * Format: date-time
-             * @description When the oldest of them was opened.
+             * @description When it first reported, seconds after its start. Absent until then.
              */
-            since: string;
+            since?: string;
         };
         RequestPage: {
             /** @description The totals end at 10,000 orders, and there may be others. */
@@ -3337,6 +3337,8 @@ export interface components {
             ignoredFields?: string[];
             /** @description The last failed attempt. Absent if the last one succeeded. */
             lastFailure?: components["schemas"]["Attempt"];
+            /** @description There may be more of these. */
+            moreUndelivered?: boolean;
             /**
              * Format: date-time
              * @description Nothing is sent until then, because attempts failed or the endpoint asked to wait.
@@ -3351,11 +3353,11 @@ export interface components {
             secret?: string;
             /** @enum {string} */
             state: "enabled" | "disabled";
-            /** @description The event types that are sent; order.* matches all that begin with order. Empty means all. */
+            /** @description The event types that are sent; order.* matches all that begin with order. Empty means all. Those about how Pawl drives orders are sent only if they are named. */
             types: string[];
             /**
              * Format: int64
-             * @description Events that are not delivered yet, up to 10000: that many or more. Of those that have no deliveries yet, all types count. Absent in responses to changes.
+             * @description Events that are not delivered yet: up to 10000 deliveries, and those that will be sent of the next 10000 events of the feed. Absent in responses to changes.
              */
             undelivered?: number;
             /** @description The URL that events are posted to. */

@@ -63,20 +63,18 @@ func detailOf(i *client.Incident) string {
 		parts = append(parts, fmt.Sprintf("policy %d", i.Policy))
 	}
 	if i.Events > 0 {
-		more := ""
-		if i.Events >= 10_000 { // the API counts no further
-			more = "+"
-		}
-		parts = append(parts, fmt.Sprintf("%d%s events undelivered", i.Events, more))
+		parts = append(parts, atLeast(i.Events, i.More)+" events undelivered")
 	}
 	return strings.Join(parts, ", ")
 }
 
-func ordersOf(i *client.Incident) string {
-	if i.More {
-		return fmt.Sprintf("%d+", i.Orders)
+func ordersOf(i *client.Incident) string { return atLeast(i.Orders, i.More && i.Events == 0) }
+
+func atLeast(n int64, more bool) string {
+	if more {
+		return fmt.Sprintf("%d+", n)
 	}
-	return fmt.Sprint(i.Orders)
+	return fmt.Sprint(n)
 }
 
 func totalsOf(i *client.Incident) string {

@@ -65,12 +65,9 @@ var endpointRows = output.Columns[client.WebhookEndpoint]{
 	},
 }
 
-// undeliveredOf is the number of events that an endpoint has not got yet. The API stops counting at 10,000.
+// undeliveredOf is the number of events that an endpoint has not got yet.
 func undeliveredOf(e *client.WebhookEndpoint) string {
-	if e.Undelivered >= 10_000 {
-		return "10000+"
-	}
-	return fmt.Sprint(e.Undelivered)
+	return atLeast(e.Undelivered, e.MoreUndelivered)
 }
 
 func typesOf(e *client.WebhookEndpoint) string { return cmp.Or(strings.Join(e.Types, ","), "all") }
