@@ -1930,6 +1930,9 @@ type OrderError struct {
 
 // OrderPage defines model for OrderPage.
 type OrderPage struct {
+	// Amounts With count, but without money: the amounts of the orders of total, by currency.
+	Amounts []CurrencyTotal `json:"amounts,omitempty,omitzero"`
+
 	// More With count: more orders may match.
 	More bool `json:"more,omitempty,omitzero"`
 

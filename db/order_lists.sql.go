@@ -205,6 +205,38 @@ func (q *Queries) OrderNosBefore(ctx context.Context, arg OrderNosBeforeParams) 
 	return items, nil
 }
 
+const ordersAmounts = `-- name: OrdersAmounts :many
+SELECT o.currency::text AS currency, count(*) AS orders, sum(o.amount)::text AS amount
+FROM pawl.orders AS o WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[]) GROUP BY 1 ORDER BY 1
+`
+
+type OrdersAmountsRow struct {
+	Currency string
+	Orders   int64
+	Amount   string
+}
+
+// Adds up the amounts of some orders by currency.
+func (q *Queries) OrdersAmounts(ctx context.Context, orderNos []int64) ([]OrdersAmountsRow, error) {
+	rows, err := q.db.Query(ctx, ordersAmounts, orderNos)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []OrdersAmountsRow
+	for rows.Next() {
+		var i OrdersAmountsRow
+		if err := rows.Scan(&i.Currency, &i.Orders, &i.Amount); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const ordersFind = `-- name: OrdersFind :one
 WITH looked AS (
   (SELECT o.order_no FROM pawl.orders AS o

@@ -113,6 +113,8 @@ type orderPage struct {
 	Total      *int64  `json:"total,omitempty" doc:"With count: how many orders match on all pages, up to 1,000 among the first 10,000 that are examined."`
 	More       bool    `json:"more,omitempty" doc:"With count: more orders may match."`
 
+	Amounts []currencyTotal `json:"amounts,omitempty" nullable:"false" doc:"With count, but without money: the amounts of the orders of total, by currency."`
+
 	Totals []moneyTotal `json:"totals,omitempty" nullable:"false" doc:"With money: the sums by currency of the orders that match on all pages, among the first 10,000 that are examined, which total counts and more is about, too. Absent if none of them was charged."`
 }
 
@@ -139,7 +141,11 @@ func (s *server) listOrders(ctx context.Context, in *listOrdersRequest) (page or
 			if in.Money {
 				totals, total, page.More, uncounted = s.engine.Orders.Totals(ctx, filter)
 			} else {
-				total, page.More, uncounted = s.engine.Orders.Count(ctx, filter)
+				var amounts []orders.AmountSum
+				amounts, total, page.More, uncounted = s.engine.Orders.Count(ctx, filter)
+				page.Amounts = each(amounts, func(a *orders.AmountSum) currencyTotal {
+					return currencyTotal{Currency: a.Currency, Orders: int(a.Orders), Amount: a.Amount}
+				})
 			}
 		})
 		page.Total = &total

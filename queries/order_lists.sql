@@ -217,6 +217,11 @@ SELECT (CASE WHEN @each::boolean THEN m.order_no ELSE 0 END)::bigint AS order_no
 FROM pawl.order_money AS m WHERE m.order_no = ANY((SELECT @order_nos::bigint[])::bigint[])
 GROUP BY 1, m.currency ORDER BY 1, m.currency;
 
+-- name: OrdersAmounts :many
+-- Adds up the amounts of some orders by currency.
+SELECT o.currency::text AS currency, count(*) AS orders, sum(o.amount)::text AS amount
+FROM pawl.orders AS o WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[]) GROUP BY 1 ORDER BY 1;
+
 -- name: OrderNosBefore :many
 -- Reads the numbers of orders downwards.
 SELECT o.order_no FROM pawl.orders AS o WHERE o.order_no > @after::bigint AND o.order_no < @before::bigint ORDER BY o.order_no DESC LIMIT @looks::integer;

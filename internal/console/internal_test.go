@@ -397,6 +397,10 @@ func TestDoubtIsTold(t *testing.T) {
 	group.Hold, group.Code = client.ErrorGroupHoldAttention, "retries_exhausted"
 	assert.Equal(t, closed.Title+", "+open.Title+", "+groupOf(found, &group).Title, "eu.example, eu.example, Retries are used up")
 	assert.Equal(t, open.key, closed.key, "the group, whatever the breaker does")
+	found.ProviderSteps[0].FailingSince = time.Date(2026, 11, 27, 3, 9, 0, 0, time.UTC)
+	assert.Equal(t, failingAt(found, "approve", []client.BulkResult{{Status: "pending"}}), []string{"The provider of charge has been failing since 03:09 UTC: approved orders wait to be charged."})
+	refunded := client.Order{StatusSince: time.Now(), Refunds: []client.Refund{{FinishedAt: found.ProviderSteps[0].FailingSince}}}
+	assert.Equal(t, (&ordersPage{Search: "refund:done"}).Since(refunded), refunded.Refunds[0].FinishedAt, "when it was refunded")
 	assert.Equal(t, searchOf(&client.ErrorGroup{Status: "charging", Route: "eu", Hold: client.ErrorGroupHoldRetry}), `status:charging hold:retry route:"eu"`)
 }
 

@@ -27,6 +27,7 @@ type ordersPage struct {
 	Looked       string // inside which orders a term was looked for
 	Total        int64  // of all pages
 	More         bool   // there may be more than Total
+	Amounts      []client.CurrencyTotal
 	Totals       []client.MoneyTotal
 	Matched      map[string]string // by order: what matched the term; nil: a filter was used
 	Verbs        []*verb           // for selected orders
@@ -358,7 +359,7 @@ func (v *visit) find(s *search, p *ordersPage) error {
 	if err != nil {
 		return err
 	}
-	p.Orders, p.More, p.Total, p.Totals = list.Orders, list.More, list.Total, list.Totals
+	p.Orders, p.More, p.Total, p.Totals, p.Amounts = list.Orders, list.More, list.Total, list.Totals, list.Amounts
 	if list.NextCursor != "" {
 		first := strconv.Itoa(p.First + len(list.Orders))
 		p.Next = address("/console/orders", url.Values{"q": {p.Search}, "cursor": {list.NextCursor}, "first": {first}})
@@ -373,20 +374,16 @@ func (p *ordersPage) OpenOperations(o client.Order) []operation {
 	})
 }
 
-// Sum is that of OpenOperations, or of orders on hold, if the page has all of them.
+// Sum is that of orders on hold, or of OpenOperations if the page has all of them.
 func (p *ordersPage) Sum() (sums []client.CurrencyTotal) {
-	add := func(o client.Order, amount string) {
-		sums = addTotals(sums, []client.CurrencyTotal{{Currency: o.Currency, Amount: amount}})
+	if strings.Contains(p.Search, "hold:") && !p.More && !p.OfOperations {
+		return p.Amounts
 	}
 	for _, o := range p.Orders {
-		if p.Next != "" || p.First > 1 {
-			return nil
-		}
 		for _, c := range p.OpenOperations(o) {
-			add(o, c.Amount)
-		}
-		if strings.Contains(p.Search, "hold:") && !p.OfOperations {
-			add(o, o.Amount)
+			if p.Next == "" && p.First == 1 {
+				sums = addTotals(sums, []client.CurrencyTotal{{Currency: o.Currency, Amount: c.Amount}})
+			}
 		}
 	}
 	return sums

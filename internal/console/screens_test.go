@@ -213,7 +213,7 @@ func TestOrdersPageByPage(t *testing.T) {
 	for i := range 120 {
 		s.plant(t, "paused", "", fmt.Sprintf("p%03d", i))
 	}
-	first := s.get(t, ordersOf("hold:paused")).want(t, 200, "Orders 1 to 50 of 120", `value="hold:paused"`)
+	first := s.get(t, ordersOf("hold:paused")).want(t, 200, "Orders 1 to 50 of 120</strong> (", `value="hold:paused"`)
 	s.plant(t, "paused", "", "meanwhile")
 	second := s.get(t, first.link(t, "Next page")).want(t, 200, "Orders 51 to 100 of 121", `value="hold:paused"`)
 	third := s.get(t, second.link(t, "Next page")).want(t, 200, "Orders 101 to 120", "!Next page")

@@ -142,7 +142,7 @@ func TestWebhooks(t *testing.T) {
 	}
 	changed := []string{"url", receiver.URL + "/new", "description", "the shop", "which", "", "types", ""}
 	s.get(t, change+"&preview=yes&url=https://x&which=only&types=&types=order.failed&types=order.canceled").want(t, 200, ">order.failed, order.canceled<")
-	seen := s.do(t, change, changed...).want(t, 200, "/new", "What will change", ">all<")
+	seen := s.do(t, change, changed...).want(t, 200, "/new", "What will change", ">all but those about how Pawl drives orders<")
 	is(receiver.URL)
 	s.post(t, change, seen.fill()).want(t, 303)
 	is(receiver.URL + "/new")

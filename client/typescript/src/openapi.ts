@@ -2292,6 +2292,8 @@ export interface components {
             orderId: string;
         };
         OrderPage: {
+            /** @description With count, but without money: the amounts of the orders of total, by currency. */
+            amounts?: components["schemas"]["CurrencyTotal"][];
             /** @description With count: more orders may match. */
             more?: boolean;
             /** @description Absent on the last page. It does not expire. */
