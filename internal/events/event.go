@@ -93,14 +93,15 @@ func eventOf(row *db.EventsOfBatchRow) Event {
 		No: row.EventNo, OrderNo: row.OrderNo, StockItem: row.StockItem,
 		Data: EventData{Actor: clip(row.Actor), OnBehalfOf: clip(row.OnBehalfOf), Reason: clip(row.Reason)},
 	}
-	e.Type = TypeOf(row.StockItem != "", row.FromStatus, row.ToStatus, row.Verb, row.Actor)
 	if row.StockItem != "" {
 		sum := sha256.Sum256([]byte(row.StockItem))
 		e.ID = eventID("stk_"+hex.EncodeToString(sum[:8]), row)
+		e.Type = "stock." + row.ToStatus
 		e.Data.Item, e.Data.Version, e.Data.Change, e.Data.OnHand = row.StockItem, row.Seq, row.Change, row.OnHand
 		return e
 	}
 	e.ID = eventID("evt_"+strconv.FormatInt(row.OrderNo, 10), row)
+	e.Type = TypeOf(row.FromStatus, row.ToStatus, row.Verb, row.Actor)
 	d := &e.Data
 	d.OrderID, d.Seq, d.From, d.Status, d.Verb = row.OrderID, row.Seq, row.FromStatus, row.ToStatus, row.Verb
 	d.Amount, d.Currency, d.Item, d.Quantity, d.CustomerID = row.Amount, row.Currency, row.Item, row.Quantity, row.CustomerID
@@ -229,11 +230,9 @@ func Driving(name string) bool {
 		"order.awaiting_permit", "order.permit_granted"}, name)
 }
 
-// TypeOf is the type of an event about an order, or about stock, of which to is the kind of a movement.
-func TypeOf(stock bool, from, to, verb, actor string) string {
+// TypeOf is the type of an event about an order.
+func TypeOf(from, to, verb, actor string) string {
 	switch {
-	case stock:
-		return "stock." + to
 	case from != to:
 		return "order." + to
 	case verb == "retry" && actor == "":

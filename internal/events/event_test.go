@@ -43,7 +43,7 @@ func TestEveryVerbHasAType(t *testing.T) {
 		if slices.Contains([]string{"failed", "pending", "_", "_sent", "in_doubt", "unknown", "refund_"}, verb) { // a status, or the beginning of a word
 			continue
 		}
-		assert.True(t, TypeOf(false, "charging", "charging", verb, "") != typeChanged, "the verb", verb, "has no type")
+		assert.True(t, TypeOf("charging", "charging", verb, "") != typeChanged, "the verb", verb, "has no type")
 	}
 	assert.True(t, len(slices.Compact(verbs)) >= 20, verbs)
 }

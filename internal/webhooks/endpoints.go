@@ -275,7 +275,11 @@ func (s *Endpoints) Undelivered(ctx context.Context, endpointNos ...int32) (map[
 		if !row.Stored {
 			b.passed += row.Events
 		}
-		if row.Stored || wants(row.Types, events.TypeOf(row.Stock, row.FromStatus, row.ToStatus, row.Verb, row.Actor)) {
+		name := events.TypeOf(row.FromStatus, row.ToStatus, row.Verb, row.Actor)
+		if row.Stock {
+			name = "stock." + row.ToStatus
+		}
+		if row.Stored || wants(row.Types, name) {
 			b.Events += row.Events
 		}
 		b.More = b.More || max(b.passed, row.Events) >= orders.CountsMost

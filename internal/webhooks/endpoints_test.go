@@ -242,9 +242,10 @@ func TestUndelivered(t *testing.T) {
 	t.Cleanup(relay.Stop)
 	b.moves(1, 3) // the first has been sent
 	b.exec(`INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb) VALUES (1, 4, 'charging', 'charging', 1, 'retry')`)
+	b.exec(`INSERT INTO stock_movements (item, version, kind, change, on_hand, sold, actor, request_id) VALUES ('rug', 1, 'set', 5, 5, 0, 'local', 'x')`)
 	b.eventually("all but what drives orders counts", func() bool {
 		counts, err := b.Undelivered(t.Context(), 1, 2, 3)
-		return err == nil && counts[1].Events == 3 && counts[2].Events == 0 && counts[3].Events == 3
+		return err == nil && counts[1].Events == 4 && counts[2].Events == 1 && counts[3].Events == 3
 	})
 }
 
