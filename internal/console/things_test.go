@@ -53,7 +53,7 @@ func TestOrderWithLines(t *testing.T) {
 	share := s.do(t, refund, "line1", "1").want(t, 200, "4.00 for 1 × &lt;tea&gt; − 1.71 for spring = 2.29 USD.")
 	s.post(t, refund, share.fill("reason", "broken")).want(t, 303)
 	s.get(t, refund).want(t, 200, `data-amount="-1.29 share"`)
-	s.get(t, "/console/order?id=basket").want(t, 200, ">8.00 for 2<", ">−1.71<", "!of no line")
+	s.get(t, "/console/order?id=basket").want(t, 200, ">8.00 for 2<", ">−1.71<", "!of no line", "<small>, −1.71 of <bdi>spring</bdi></small>")
 	s.do(t, refund, "line2", "1", "line4", "0").want(t, 409, "The total is 3.00 USD, and 1.71 USD can still be refunded.")
 	s.do(t, refund, "line2", "1").want(t, 200, "3.00 for 1 × cup − 1.29 for spring = 1.71 USD.")
 	s.post(t, refund, s.do(t, refund, "all", "yes").want(t, 200, "3.00 for 1 × cup − 1.29 for spring = 1.71 USD.").fill("reason", "all")).want(t, 303)

@@ -519,7 +519,11 @@ func operationsText(o *client.Order) string {
 	for _, r := range operationsOf(o) {
 		text := fmt.Sprintf("%s of %s %s: %s", r.Kind, count(r.Amount), o.Currency, strings.ReplaceAll(string(r.State), "_", " "))
 		for _, line := range r.Lines {
-			text += fmt.Sprintf(", %d × %s", line.Quantity, line.Item)
+			if line.Quantity == 0 {
+				text += fmt.Sprintf(", %s of %s", count(line.Amount), line.Item)
+			} else {
+				text += fmt.Sprintf(", %d × %s", line.Quantity, line.Item)
+			}
 		}
 		if r.Restock > 0 {
 			text += fmt.Sprintf(", %d back in stock", r.Restock)

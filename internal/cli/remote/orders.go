@@ -230,7 +230,7 @@ func (s *session) printFields(o *client.Order) error {
 	for _, r := range o.Refunds {
 		all = append(all, fmt.Sprintf("refund %d", r.Refund), fmt.Sprintf("%s %s %s", r.State, r.Amount, r.Reason))
 		for _, l := range r.Lines {
-			all = append(all, fmt.Sprintf("refund %d", r.Refund), fmt.Sprintf("%d of line %d, %s", l.Quantity, l.Line, l.Item))
+			all = append(all, fmt.Sprintf("refund %d", r.Refund), fmt.Sprintf("%s of line %d, %s", cmp.Or(strings.TrimPrefix(strconv.Itoa(l.Quantity), "0"), l.Amount), l.Line, l.Item))
 		}
 	}
 	for _, d := range o.Disputes {

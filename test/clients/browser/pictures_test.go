@@ -38,7 +38,7 @@ var pictures = []struct{ name, path, shows, ends string }{
 	{"orders", "/console/orders", "declined-1", "header"},
 	{"search", "/console/orders?q=status:faild", "Did you mean", "header"},
 	{"order", "/console/order?id=done-1", "12.50", "section:has(#stock)"},
-	{"stuck", "/console/order?id=stuck-1", "back on Monday", "section:has(#stock)"},
+	{"stuck", "/console/order?id=stuck-1", "Why it needs a person", "section:has(#stock)"},
 	{"refund", "/console/order/refund?id=done-1&amount=5&preview=yes", "goes back to the customer", "header"},
 	{"errors", "/console/errors", "the card was declined", "header"},
 	{"webhooks", "/console/webhooks", "the answer was 500", "header"},
