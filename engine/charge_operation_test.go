@@ -403,11 +403,8 @@ func TestSideCallsOfOneOrderAtOnce(t *testing.T) {
 	s.operated(t, orders.Capture, "first", "50")
 	s.faults(t, "error:503@charge/refund", "error:503@charge/capture")
 	for n := range 8 {
-		q := engine.Request{Verb: orders.Refund, OrderID: "order", RequestID: fmt.Sprint(n), Async: true, ChargeOperation: &engine.ChargeOperation{Amount: new(decimal.One)}}
-		if n%2 == 0 {
-			q.Verb = orders.Capture
-		}
-		s.do(t, q)
+		s.do(t, engine.Request{Verb: []orders.Verb{orders.Refund, orders.Capture}[n%2], OrderID: "order", RequestID: fmt.Sprint(n), Async: true,
+			ChargeOperation: &engine.ChargeOperation{Amount: new(decimal.One)}})
 	}
 	comes(8, `SELECT count(*) FROM charge_operations WHERE code IS NOT NULL AND calling IS NULL`)(t, s)
 	s.faults(t)

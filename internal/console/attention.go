@@ -141,7 +141,7 @@ func (o *waitingOrder) failedSince(then time.Time) bool {
 // Primary reports whether the runbook recommends a verb now.
 func (p *attentionPage) Primary(verb string) bool {
 	first, _, _ := strings.Cut(p.Chosen.try, " ")
-	return verb == first && (verb != "retry" || p.Away == "")
+	return verb == first && (verb != "retry" && verb != "approve" || p.Away == "")
 }
 
 // waitingGroups are the incidents that need a person, the most urgent first. The order is fixed, so that the page does

@@ -117,6 +117,12 @@ func (p booksPage) Missed() (since *client.StoredVerification) {
 	return since
 }
 
+// Earlier reports whether the newest verification compared nothing, or not all, but an earlier one did.
+func (p booksPage) Earlier() bool {
+	now := func(c client.Comparison) bool { return c.Number == p.Report.Number }
+	return len(p.Comparisons) > 0 && (p.Missed() != nil || !slices.ContainsFunc(p.Comparisons, now))
+}
+
 // Since is the oldest of the newest verifications that all have found what a check looks for.
 func (p booksPage) Since(check string) (since *client.StoredVerification) {
 	for i := range p.Stored {

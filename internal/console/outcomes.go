@@ -331,8 +331,8 @@ func (q *ofOrder) operated(would *client.Order) (all []string) {
 	switch q.verb.Name {
 	case "refund":
 		remains = fmt.Sprintf("%s goes back to the customer, %s can still be refunded.", amount, q.money(refundable(would).String()))
-		if lostDisputes(would) != nil {
-			remains += " With what was lost in disputes, " + q.money((&orderPage{Order: would}).Balance().Kept.String()) + " is kept."
+		if kept := (&orderPage{Order: would}).Balance().Kept; kept.IsNeg() {
+			remains = fmt.Sprintf("%s goes back to the customer. With what a dispute took, that is %s more than the customer paid.", amount, q.money(kept.Abs().String()))
 		}
 	case "capture":
 		remains = fmt.Sprintf("%s is captured, %s can still be captured.", amount, q.money(capturable(would).String()))
@@ -375,7 +375,8 @@ func (q *ofOrder) settled(would *client.Order, outcome string) string {
 	case "done":
 		return "From now on, " + subject + " counts as done. Nothing is sent to the provider for it."
 	case "refused":
-		return fmt.Sprintf("From now on, %s counts as refused, and nothing is sent for it. The order becomes %s.", subject, cmp.Or(string(would.Status), "failed"))
+		return fmt.Sprintf("From now on, %s counts as refused, and nothing is sent for it. The order %s %s.", subject,
+			map[bool]string{true: "stays", false: "becomes"}[would.Status == q.order.Status], cmp.Or(string(would.Status), "failed"))
 	}
 	return "It is retried at the provider: " + subject + " counts as not done."
 }

@@ -88,10 +88,8 @@ func (v *visit) showItem() error {
 			}
 		}
 	}
-	if !item.Known() {
-		if p.Elsewhere, err = v.reservesElsewhere(); err != nil {
-			return err
-		}
+	if p.Elsewhere, err = v.reservesElsewhere(); err != nil {
+		return err
 	}
 	return v.show("item", page{Title: item.Item.Item, Data: p})
 }

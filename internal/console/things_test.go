@@ -29,7 +29,7 @@ func TestOrderWithLines(t *testing.T) {
 	s.get(t, "/console/item?item=cup").want(t, 200)
 	const refund = "/console/order/refund?id=basket"
 	s.get(t, refund).want(t, 200, `&lt;tea&gt;</label><td class="number" data-label="Amount:">8.00<td class="number" data-label="Left:">2 of 2<td>`, `max="2"`,
-		`data-amount="-3.00 share"`, `data-amount="4.90"`, `by air</label> <small>shipping</small>`, "Leave it empty for the share of the units; 0 for none.", "!Put the units back into stock")
+		`data-amount="-3.00 share"`, `data-amount="4.90"`, `by air</label> <small>shipping</small>`, "Leave it empty for the units&#39; share of what is left; 0 for none.", "!Put the units back into stock")
 	assert.NoError(t, assert.Err(s.api.AdjustInventory(t.Context(), "<tea>", client.AdjustInventoryBody{Change: 5, Reason: "found"})))
 	s.get(t, refund).want(t, 200, "Put the units back into stock")
 	s.do(t, refund, "line4", "3").want(t, 422, "The total must be more than 0: it is −3.00 USD.")

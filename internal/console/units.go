@@ -100,7 +100,7 @@ func (q *ofOrder) rows(verb string) (rows []field) {
 			f.Type, f.Most, f.Left, f.Amount, f.Help = "decimal", 0, count(left.Amount), left.Amount, "Empty: none."
 		}
 		if line.Kind == client.LineKindTax || line.Kind == client.LineKindDiscount {
-			f.Amount, f.Help = f.Amount+" share", "Leave it empty for the share of the units; 0 for none."
+			f.Amount, f.Help = f.Amount+" share", "Leave it empty for the units' share of what is left; 0 for none."
 		}
 		if left.Quantity == 0 || line.Kind != "" && parsed(left.Amount).IsZero() {
 			f.Type, f.Help = "", ""

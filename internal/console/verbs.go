@@ -50,7 +50,7 @@ var verbs = []*verb{
 	{
 		Name: "retry", Label: "Retry", operation: "retryOrder",
 		Meaning: "An order on hold retries its step at once, with all its retries left. A failed one starts again, with new keys. Of a completed one, an open refund is tried at once.",
-		done:    "The order is retried.",
+		done:    "It is tried again.",
 		Many: &ofMany{"Retry", "retried",
 			"Orders on hold retry their step at once. Failed ones start again."},
 	},
@@ -89,7 +89,7 @@ var verbs = []*verb{
 	{
 		Name: "step-result", Label: "Record the step's result", operation: "settleStepOfOrder", needsReason: true,
 		Meaning: "Look at the provider first. The order continues as if the provider had answered this: " +
-			"if you record a charge that never happened, the order is not paid.",
+			"a charge or an undo that is recorded and never happened is not made any more.",
 		done: "The step's result is recorded.",
 	},
 }
@@ -246,6 +246,9 @@ func (q *ofOrder) task() *task {
 				to += "&before=" + url.QueryEscape(form.Get("requestId"))
 			}
 			_, err := q.send(form, false)
+			if hasStatus(err, http.StatusUnprocessableEntity) && form.Get("seq") != strconv.Itoa(q.order.Seq) { // it was right when they looked
+				err = newProblem(http.StatusPreconditionFailed, "", "")
+			}
 			return q.backTo(to)(nil, err)
 		},
 	}

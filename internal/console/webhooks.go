@@ -22,14 +22,6 @@ func (v *visit) showEndpoints() error {
 	return v.show("webhooks", page{Title: "Webhooks", Data: list.Endpoints})
 }
 
-// Due is when a delivery is sent next: not while the endpoint is paused.
-func (p endpointPage) Due(d client.Delivery) time.Time {
-	if d.DueAt.Before(p.PausedUntil) {
-		return p.PausedUntil
-	}
-	return d.DueAt
-}
-
 // endpointPage is an endpoint with a page of its deliveries.
 type endpointPage struct {
 	*client.WebhookEndpoint
@@ -139,8 +131,8 @@ func (v *visit) newEndpoint() *task {
 		Name: "new", operation: "createWebhookEndpoint",
 		Heading: "New webhook endpoint", Button: "Create endpoint", Back: "/console/webhooks",
 		Notes: []string{"Pawl sends events from now on to the URL, as a signed POST with JSON. The receiver answers with 2xx within 15 seconds. " +
-			"Otherwise Pawl sends the event again, for three days, and disables the endpoint if it accepts none for five. Events of an order come one after the other.",
-			"The next page shows the secret of the signatures, once, and sends a test event."},
+			"Otherwise Pawl sends the event again, for three days, and disables the endpoint if it accepts none for five days. Events of an order come one after the other.",
+			"The next page shows the secret of the signatures, once, and can send a test event."},
 		fields: append(endpointFields(&client.WebhookEndpoint{}), whyField),
 		do: func(form url.Values) error {
 			body, err := endpointBody(form)
