@@ -385,6 +385,7 @@ func TestRefundsAfterAnOutage(t *testing.T) {
 	s.until(t, "other", "retry")
 	s.faults(t)
 	s.untilRefunds(t, "1 done")
+	comes(1, `SELECT count(*) FROM orders WHERE order_id = 'other' AND status = 'completed'`)(t, s) // or it would move meanwhile
 	s.bundle.refused(t, engine.Request{Verb: orders.Retry, OrderID: "o"}, orders.RefusedState)
 }
 
