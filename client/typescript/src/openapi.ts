@@ -3987,10 +3987,10 @@ export interface operations {
                      *       "erasures": [
                      *         {
                      *           "number": 1,
-                     *           "pseudonym": "erased_3528df74f2f04011a0db409257df5773",
+                     *           "pseudonym": "erased_c9ea6ac8f55b42aea4f831a990c926a7",
                      *           "orders": 1,
-                     *           "requestedAt": "2026-11-27T20:52:18.37248Z",
-                     *           "finishedAt": "2026-11-27T20:52:18.37248Z",
+                     *           "requestedAt": "2026-11-27T22:36:37.734875Z",
+                     *           "finishedAt": "2026-11-27T22:36:37.734875Z",
                      *           "actor": "local",
                      *           "reason": "request 4711 of 2026-11-26",
                      *           "requestId": "erasure-4711",
@@ -4055,10 +4055,10 @@ export interface operations {
                     /**
                      * @example {
                      *       "number": 1,
-                     *       "pseudonym": "erased_3528df74f2f04011a0db409257df5773",
+                     *       "pseudonym": "erased_c9ea6ac8f55b42aea4f831a990c926a7",
                      *       "orders": 1,
-                     *       "requestedAt": "2026-11-27T20:52:18.37248Z",
-                     *       "finishedAt": "2026-11-27T20:52:18.37248Z",
+                     *       "requestedAt": "2026-11-27T22:36:37.734875Z",
+                     *       "finishedAt": "2026-11-27T22:36:37.734875Z",
                      *       "actor": "local",
                      *       "reason": "request 4711 of 2026-11-26",
                      *       "requestId": "erasure-4711",
@@ -4117,8 +4117,8 @@ export interface operations {
                      *           "code": "out_of_stock",
                      *           "orders": 1,
                      *           "more": false,
-                     *           "firstAt": "2026-11-27T20:52:17.177661Z",
-                     *           "lastAt": "2026-11-27T20:52:17.177661Z",
+                     *           "firstAt": "2026-11-27T22:36:36.841665Z",
+                     *           "lastAt": "2026-11-27T22:36:36.841665Z",
                      *           "example": {
                      *             "orderId": "order-124"
                      *           },
@@ -4182,10 +4182,10 @@ export interface operations {
                      * @example {
                      *       "events": [
                      *         {
-                     *           "id": "stk_8ac140ceb6ca8d6e_1_661483c46e752",
-                     *           "cursor": "29930212.1",
+                     *           "id": "stk_8ac140ceb6ca8d6e_1_66149b161fd67",
+                     *           "cursor": "29930317.1",
                      *           "type": "stock.set",
-                     *           "timestamp": "2026-11-27T20:52:17.083218Z",
+                     *           "timestamp": "2026-11-27T22:36:36.759911Z",
                      *           "data": {
                      *             "item": "widget",
                      *             "version": 1,
@@ -4195,7 +4195,7 @@ export interface operations {
                      *           }
                      *         }
                      *       ],
-                     *       "nextCursor": "29930212.1",
+                     *       "nextCursor": "29930317.1",
                      *       "more": true
                      *     }
                      */
@@ -4466,7 +4466,7 @@ export interface operations {
                      *           "kind": "adjustment",
                      *           "change": 1,
                      *           "onHand": 1,
-                     *           "at": "2026-11-27T20:52:17.153755Z",
+                     *           "at": "2026-11-27T22:36:36.835234Z",
                      *           "actor": "local",
                      *           "reason": "delivery",
                      *           "requestId": "delivery-1"
@@ -4621,14 +4621,14 @@ export interface operations {
                      * @example {
                      *       "movements": [
                      *         {
-                     *           "at": "2026-11-27T20:52:17.134767Z",
+                     *           "at": "2026-11-27T22:36:36.811811Z",
                      *           "orderId": "order-123",
                      *           "kind": "refund",
                      *           "amount": "-9.99",
                      *           "currency": "USD"
                      *         },
                      *         {
-                     *           "at": "2026-11-27T20:52:17.098168Z",
+                     *           "at": "2026-11-27T22:36:36.773057Z",
                      *           "orderId": "order-123",
                      *           "kind": "charge",
                      *           "amount": "99.99",
@@ -4739,7 +4739,7 @@ export interface operations {
                      *           "quantity": 1,
                      *           "generation": 0,
                      *           "seq": 5,
-                     *           "createdAt": "2026-11-27T20:52:17.618787Z",
+                     *           "createdAt": "2026-11-27T22:36:37.000702Z",
                      *           "policy": 2,
                      *           "route": "cards",
                      *           "calls": 2,
@@ -4825,8 +4825,8 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 4,
-                     *       "createdAt": "2026-11-27T20:52:17.087886Z",
-                     *       "finishedAt": "2026-11-27T20:52:17.104739Z",
+                     *       "createdAt": "2026-11-27T22:36:36.76674Z",
+                     *       "finishedAt": "2026-11-27T22:36:36.777141Z",
                      *       "customerId": "customer-9",
                      *       "allowedActions": [
                      *         "refund"
@@ -4912,8 +4912,8 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 4,
-                     *       "createdAt": "2026-11-27T20:52:17.087886Z",
-                     *       "finishedAt": "2026-11-27T20:52:17.104739Z",
+                     *       "createdAt": "2026-11-27T22:36:36.76674Z",
+                     *       "finishedAt": "2026-11-27T22:36:36.777141Z",
                      *       "customerId": "customer-9",
                      *       "allowedActions": [
                      *         "refund"
@@ -5001,10 +5001,10 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 6,
-                     *       "createdAt": "2026-11-27T20:52:17.238044Z",
-                     *       "finishedAt": "2026-11-27T20:52:17.265557Z",
+                     *       "createdAt": "2026-11-27T22:36:36.886351Z",
+                     *       "finishedAt": "2026-11-27T22:36:36.907869Z",
                      *       "policy": 1,
-                     *       "approvalUntil": "2026-11-28T20:52:17.238044Z",
+                     *       "approvalUntil": "2026-11-28T22:36:36.886351Z",
                      *       "allowedActions": [
                      *         "refund"
                      *       ]
@@ -5078,12 +5078,13 @@ export interface operations {
                      *           "step": "charge",
                      *           "operation": "do",
                      *           "generation": 0,
-                     *           "route": "cards",
+                     *           "route": "later",
                      *           "policy": 2,
                      *           "fence": 1,
-                     *           "startedAt": "2026-11-27T20:52:17.379414Z",
-                     *           "finishedAt": "2026-11-27T20:52:17.390588Z",
-                     *           "outcome": "waiting"
+                     *           "startedAt": "2026-11-27T22:36:37.160302Z",
+                     *           "finishedAt": "2026-11-27T22:36:37.161669Z",
+                     *           "outcome": "done",
+                     *           "reference": "ch_order-602"
                      *         }
                      *       ]
                      *     }
@@ -5162,10 +5163,10 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 6,
-                     *       "createdAt": "2026-11-27T20:52:17.247968Z",
-                     *       "finishedAt": "2026-11-27T20:52:17.316898Z",
+                     *       "createdAt": "2026-11-27T22:36:36.896704Z",
+                     *       "finishedAt": "2026-11-27T22:36:36.922239Z",
                      *       "policy": 1,
-                     *       "approvalUntil": "2026-11-28T20:52:17.247968Z",
+                     *       "approvalUntil": "2026-11-28T22:36:36.896704Z",
                      *       "stopRequested": "cancel",
                      *       "allowedActions": []
                      *     }
@@ -5266,15 +5267,15 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 7,
-                     *       "createdAt": "2026-11-27T20:52:17.939567Z",
-                     *       "finishedAt": "2026-11-27T20:52:17.952359Z",
+                     *       "createdAt": "2026-11-27T22:36:37.160302Z",
+                     *       "finishedAt": "2026-11-27T22:36:37.162821Z",
                      *       "policy": 2,
                      *       "route": "later",
                      *       "calls": 1,
                      *       "authorized": "99.99",
                      *       "captured": "40.00",
                      *       "voided": "0.00",
-                     *       "captureBy": "2026-12-04T20:52:17.945265Z",
+                     *       "captureBy": "2026-12-04T22:36:37.161669Z",
                      *       "captures": [
                      *         {
                      *           "number": 1,
@@ -5282,8 +5283,8 @@ export interface operations {
                      *           "amount": "40.00",
                      *           "reason": "parcel 1 of 2",
                      *           "requestId": "parcel-1",
-                     *           "createdAt": "2026-11-27T20:52:17.960994Z",
-                     *           "finishedAt": "2026-11-27T20:52:17.970241Z",
+                     *           "createdAt": "2026-11-27T22:36:37.167264Z",
+                     *           "finishedAt": "2026-11-27T22:36:37.171891Z",
                      *           "reference": "ch_order-602"
                      *         }
                      *       ],
@@ -5354,14 +5355,14 @@ export interface operations {
                      *         {
                      *           "endpointId": "whe_1",
                      *           "delivery": 55,
-                     *           "eventId": "evt_11_10_661483c54dcd5",
+                     *           "eventId": "evt_11_10_66149b1687a81",
                      *           "type": "order.void_done",
                      *           "orderId": "order-602",
                      *           "state": "delivered",
-                     *           "eventAt": "2026-11-27T20:52:17.998037Z",
-                     *           "createdAt": "2026-11-27T20:52:18.190841Z",
-                     *           "attemptedAt": "2026-11-27T20:52:18.241695Z",
-                     *           "finishedAt": "2026-11-27T20:52:18.241695Z",
+                     *           "eventAt": "2026-11-27T22:36:37.185153Z",
+                     *           "createdAt": "2026-11-27T22:36:37.70846Z",
+                     *           "attemptedAt": "2026-11-27T22:36:37.734283Z",
+                     *           "finishedAt": "2026-11-27T22:36:37.734283Z",
                      *           "attempts": 1,
                      *           "status": 200
                      *         }
@@ -5448,8 +5449,8 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 7,
-                     *       "createdAt": "2026-11-27T20:52:17.379414Z",
-                     *       "finishedAt": "2026-11-27T20:52:17.483355Z",
+                     *       "createdAt": "2026-11-27T22:36:36.93554Z",
+                     *       "finishedAt": "2026-11-27T22:36:36.962363Z",
                      *       "policy": 2,
                      *       "route": "cards",
                      *       "calls": 1,
@@ -5459,7 +5460,7 @@ export interface operations {
                      *           "state": "opened",
                      *           "amount": "99.99",
                      *           "reason": "fraudulent",
-                     *           "at": "2026-11-27T20:52:17.578035Z"
+                     *           "at": "2026-11-27T22:36:36.995914Z"
                      *         }
                      *       ],
                      *       "allowedActions": [
@@ -5560,9 +5561,9 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 2,
-                     *       "createdAt": "2026-11-27T20:52:17.247968Z",
+                     *       "createdAt": "2026-11-27T22:36:36.896704Z",
                      *       "policy": 1,
-                     *       "approvalUntil": "2026-11-28T20:52:17.247968Z",
+                     *       "approvalUntil": "2026-11-28T22:36:36.896704Z",
                      *       "hold": "paused",
                      *       "allowedActions": [
                      *         "cancel",
@@ -5652,8 +5653,8 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 5,
-                     *       "createdAt": "2026-11-27T20:52:17.087886Z",
-                     *       "finishedAt": "2026-11-27T20:52:17.104739Z",
+                     *       "createdAt": "2026-11-27T22:36:36.76674Z",
+                     *       "finishedAt": "2026-11-27T22:36:36.777141Z",
                      *       "customerId": "customer-9",
                      *       "refunded": "9.99",
                      *       "refunds": [
@@ -5663,8 +5664,8 @@ export interface operations {
                      *           "amount": "9.99",
                      *           "reason": "a cup is broken",
                      *           "requestId": "ticket-4712",
-                     *           "createdAt": "2026-11-27T20:52:17.134767Z",
-                     *           "finishedAt": "2026-11-27T20:52:17.134767Z"
+                     *           "createdAt": "2026-11-27T22:36:36.811811Z",
+                     *           "finishedAt": "2026-11-27T22:36:36.811811Z"
                      *         }
                      *       ],
                      *       "allowedActions": [
@@ -5765,10 +5766,10 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 3,
-                     *       "createdAt": "2026-11-27T20:52:17.242061Z",
-                     *       "finishedAt": "2026-11-27T20:52:17.277431Z",
+                     *       "createdAt": "2026-11-27T22:36:36.895573Z",
+                     *       "finishedAt": "2026-11-27T22:36:36.912258Z",
                      *       "policy": 1,
-                     *       "approvalUntil": "2026-11-28T20:52:17.242061Z",
+                     *       "approvalUntil": "2026-11-28T22:36:36.895573Z",
                      *       "stopRequested": "cancel",
                      *       "failure": {
                      *         "code": "rejected"
@@ -5882,13 +5883,13 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 4,
-                     *       "createdAt": "2026-11-27T20:52:17.247968Z",
+                     *       "createdAt": "2026-11-27T22:36:36.896704Z",
                      *       "policy": 1,
-                     *       "approvalUntil": "2026-11-28T20:52:17.247968Z",
+                     *       "approvalUntil": "2026-11-28T22:36:36.896704Z",
                      *       "approvalOnTimeout": "cancel",
                      *       "approvalRule": "amount over 500 USD",
                      *       "hold": "approval",
-                     *       "resumesAt": "2026-11-28T20:52:17.247968Z",
+                     *       "resumesAt": "2026-11-28T22:36:36.896704Z",
                      *       "allowedActions": [
                      *         "cancel",
                      *         "pause",
@@ -5978,8 +5979,8 @@ export interface operations {
                      *       "quantity": 2,
                      *       "generation": 1,
                      *       "seq": 9,
-                     *       "createdAt": "2026-11-27T20:52:17.157138Z",
-                     *       "finishedAt": "2026-11-27T20:52:17.217324Z",
+                     *       "createdAt": "2026-11-27T22:36:36.836285Z",
+                     *       "finishedAt": "2026-11-27T22:36:36.858205Z",
                      *       "allowedActions": [
                      *         "refund"
                      *       ]
@@ -6082,8 +6083,8 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 9,
-                     *       "createdAt": "2026-11-27T20:52:17.618787Z",
-                     *       "finishedAt": "2026-11-27T20:52:17.935728Z",
+                     *       "createdAt": "2026-11-27T22:36:37.000702Z",
+                     *       "finishedAt": "2026-11-27T22:36:37.158929Z",
                      *       "policy": 2,
                      *       "route": "cards",
                      *       "calls": 2,
@@ -6159,7 +6160,7 @@ export interface operations {
                      *           "seq": 1,
                      *           "from": "pending",
                      *           "to": "charging",
-                     *           "at": "2026-11-27T20:52:17.087886Z",
+                     *           "at": "2026-11-27T22:36:36.76674Z",
                      *           "fence": 1,
                      *           "actor": "system"
                      *         },
@@ -6167,7 +6168,7 @@ export interface operations {
                      *           "seq": 2,
                      *           "from": "charging",
                      *           "to": "reserving",
-                     *           "at": "2026-11-27T20:52:17.098168Z",
+                     *           "at": "2026-11-27T22:36:36.773057Z",
                      *           "fence": 1,
                      *           "actor": "system"
                      *         },
@@ -6175,7 +6176,7 @@ export interface operations {
                      *           "seq": 3,
                      *           "from": "reserving",
                      *           "to": "confirming",
-                     *           "at": "2026-11-27T20:52:17.100176Z",
+                     *           "at": "2026-11-27T22:36:36.774713Z",
                      *           "fence": 1,
                      *           "actor": "system"
                      *         },
@@ -6183,7 +6184,7 @@ export interface operations {
                      *           "seq": 4,
                      *           "from": "confirming",
                      *           "to": "completed",
-                     *           "at": "2026-11-27T20:52:17.104739Z",
+                     *           "at": "2026-11-27T22:36:36.777141Z",
                      *           "fence": 1,
                      *           "actor": "system"
                      *         }
@@ -6266,8 +6267,8 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 10,
-                     *       "createdAt": "2026-11-27T20:52:17.939567Z",
-                     *       "finishedAt": "2026-11-27T20:52:17.952359Z",
+                     *       "createdAt": "2026-11-27T22:36:37.160302Z",
+                     *       "finishedAt": "2026-11-27T22:36:37.162821Z",
                      *       "policy": 2,
                      *       "route": "later",
                      *       "calls": 1,
@@ -6281,8 +6282,8 @@ export interface operations {
                      *           "amount": "40.00",
                      *           "reason": "parcel 1 of 2",
                      *           "requestId": "parcel-1",
-                     *           "createdAt": "2026-11-27T20:52:17.960994Z",
-                     *           "finishedAt": "2026-11-27T20:52:17.970241Z",
+                     *           "createdAt": "2026-11-27T22:36:37.167264Z",
+                     *           "finishedAt": "2026-11-27T22:36:37.171891Z",
                      *           "reference": "ch_order-602"
                      *         }
                      *       ],
@@ -6293,8 +6294,8 @@ export interface operations {
                      *           "amount": "59.99",
                      *           "reason": "the rest is sold out",
                      *           "requestId": "rest",
-                     *           "createdAt": "2026-11-27T20:52:17.980343Z",
-                     *           "finishedAt": "2026-11-27T20:52:17.998037Z",
+                     *           "createdAt": "2026-11-27T22:36:37.177828Z",
+                     *           "finishedAt": "2026-11-27T22:36:37.185153Z",
                      *           "reference": "ch_order-602"
                      *         }
                      *       ],
@@ -6353,13 +6354,13 @@ export interface operations {
                 content: {
                     /**
                      * @example {
-                     *       "at": "2026-11-27T20:52:17.797429258Z",
+                     *       "at": "2026-11-27T22:36:37.132896211Z",
                      *       "incidents": [
                      *         {
                      *           "kind": "attention",
                      *           "step": "charge",
                      *           "reason": "retries_exhausted",
-                     *           "since": "2026-11-27T20:52:17.618787Z",
+                     *           "since": "2026-11-27T22:36:37.000702Z",
                      *           "orders": 1,
                      *           "more": false,
                      *           "totals": [
@@ -6372,7 +6373,7 @@ export interface operations {
                      *         },
                      *         {
                      *           "kind": "approval",
-                     *           "since": "2026-11-27T20:52:17.256157Z",
+                     *           "since": "2026-11-27T22:36:36.898858Z",
                      *           "orders": 1,
                      *           "more": false,
                      *           "totals": [
@@ -6385,7 +6386,7 @@ export interface operations {
                      *         }
                      *       ],
                      *       "outages": [],
-                     *       "ordersPerSecond": 0,
+                     *       "ordersPerSecond": 17.15204142396385,
                      *       "statuses": [
                      *         {
                      *           "status": "pending",
@@ -6462,26 +6463,26 @@ export interface operations {
                      *           "hold": "approval",
                      *           "orders": 1,
                      *           "more": false,
-                     *           "longestSeconds": 0.550212
+                     *           "longestSeconds": 0.234793
                      *         },
                      *         {
                      *           "hold": "paused",
                      *           "orders": 1,
                      *           "more": false,
-                     *           "longestSeconds": 0.461466
+                     *           "longestSeconds": 0.207415
                      *         },
                      *         {
                      *           "hold": "attention",
                      *           "orders": 1,
                      *           "more": false,
-                     *           "longestSeconds": 0.114718
+                     *           "longestSeconds": 0.015616
                      *         }
                      *       ],
                      *       "oldest": {
                      *         "orderId": "order-503",
                      *         "status": "pending",
                      *         "hold": "paused",
-                     *         "createdAt": "2026-11-27T20:52:17.254583Z"
+                     *         "createdAt": "2026-11-27T22:36:36.897795Z"
                      *       },
                      *       "overdueSeconds": 0,
                      *       "lateUndos": 0,
@@ -6496,7 +6497,7 @@ export interface operations {
                      *           "amount": "99.99"
                      *         }
                      *       ],
-                     *       "replica": "vm:10546",
+                     *       "replica": "vm:17496",
                      *       "replicas": [],
                      *       "providerSteps": [
                      *         {
@@ -6550,9 +6551,9 @@ export interface operations {
                      *         {
                      *           "version": 1,
                      *           "active": true,
-                     *           "createdAt": "2026-11-27T20:52:17.226034Z",
+                     *           "createdAt": "2026-11-27T22:36:36.86146Z",
                      *           "createdBy": "local",
-                     *           "activatedAt": "2026-11-27T20:52:17.231144Z",
+                     *           "activatedAt": "2026-11-27T22:36:36.86496Z",
                      *           "activatedBy": "local",
                      *           "reason": "agreed with finance",
                      *           "steps": {
@@ -6657,9 +6658,9 @@ export interface operations {
                      * @example {
                      *       "version": 1,
                      *       "active": true,
-                     *       "createdAt": "2026-11-27T20:52:17.226034Z",
+                     *       "createdAt": "2026-11-27T22:36:36.86146Z",
                      *       "createdBy": "local",
-                     *       "activatedAt": "2026-11-27T20:52:17.231144Z",
+                     *       "activatedAt": "2026-11-27T22:36:36.86496Z",
                      *       "activatedBy": "local",
                      *       "reason": "agreed with finance",
                      *       "steps": {
@@ -6723,9 +6724,9 @@ export interface operations {
                      * @example {
                      *       "version": 1,
                      *       "active": true,
-                     *       "createdAt": "2026-11-27T20:52:17.226034Z",
+                     *       "createdAt": "2026-11-27T22:36:36.86146Z",
                      *       "createdBy": "local",
-                     *       "activatedAt": "2026-11-27T20:52:17.231144Z",
+                     *       "activatedAt": "2026-11-27T22:36:36.86496Z",
                      *       "activatedBy": "local",
                      *       "reason": "agreed with finance",
                      *       "steps": {
@@ -6798,7 +6799,7 @@ export interface operations {
                      *           "amount": "9.99",
                      *           "currency": "USD",
                      *           "verb": "refund",
-                     *           "at": "2026-11-27T20:52:17.134767Z",
+                     *           "at": "2026-11-27T22:36:36.811811Z",
                      *           "actor": "local",
                      *           "reason": "a cup is broken"
                      *         }
@@ -6866,8 +6867,8 @@ export interface operations {
                      *             "quantity": 1,
                      *             "generation": 0,
                      *             "seq": 6,
-                     *             "createdAt": "2026-11-27T20:52:17.379414Z",
-                     *             "finishedAt": "2026-11-27T20:52:17.483355Z",
+                     *             "createdAt": "2026-11-27T22:36:36.93554Z",
+                     *             "finishedAt": "2026-11-27T22:36:36.962363Z",
                      *             "policy": 2,
                      *             "route": "cards",
                      *             "calls": 1,
@@ -6914,15 +6915,15 @@ export interface operations {
                     /**
                      * @example {
                      *       "state": "done",
-                     *       "startedAt": "2026-11-27T20:52:18.544192Z",
+                     *       "startedAt": "2026-11-27T22:36:37.751234Z",
                      *       "startedBy": "local",
                      *       "done": 13,
                      *       "total": 13,
                      *       "report": {
                      *         "number": 1,
-                     *         "finishedAt": "2026-11-27T20:52:19.385444Z",
+                     *         "finishedAt": "2026-11-27T22:36:38.383278Z",
                      *         "startedBy": "local",
-                     *         "seconds": 0.826037154,
+                     *         "seconds": 0.63050938,
                      *         "right": true,
                      *         "checks": [
                      *           {
@@ -7166,7 +7167,7 @@ export interface operations {
                     /**
                      * @example {
                      *       "state": "running",
-                     *       "startedAt": "2026-11-27T20:52:18.544192Z",
+                     *       "startedAt": "2026-11-27T22:36:37.751234Z",
                      *       "startedBy": "local",
                      *       "done": 0,
                      *       "total": 0
@@ -7210,9 +7211,9 @@ export interface operations {
                      *         {
                      *           "number": 1,
                      *           "state": "done",
-                     *           "startedAt": "2026-11-27T20:52:18.544192Z",
+                     *           "startedAt": "2026-11-27T22:36:37.751234Z",
                      *           "startedBy": "local",
-                     *           "finishedAt": "2026-11-27T20:52:19.385444Z",
+                     *           "finishedAt": "2026-11-27T22:36:38.383278Z",
                      *           "compared": false,
                      *           "others": 0,
                      *           "wrong": []
@@ -7258,9 +7259,9 @@ export interface operations {
                     /**
                      * @example {
                      *       "number": 1,
-                     *       "finishedAt": "2026-11-27T20:52:19.385444Z",
+                     *       "finishedAt": "2026-11-27T22:36:38.383278Z",
                      *       "startedBy": "local",
-                     *       "seconds": 0.826037154,
+                     *       "seconds": 0.63050938,
                      *       "right": true,
                      *       "checks": [
                      *         {
@@ -7513,7 +7514,7 @@ export interface operations {
                      *           "eventNo": 62,
                      *           "undelivered": 0,
                      *           "version": 1,
-                     *           "createdAt": "2026-11-27T20:52:17.0752Z",
+                     *           "createdAt": "2026-11-27T22:36:36.756315Z",
                      *           "createdBy": "local"
                      *         }
                      *       ]
@@ -7575,9 +7576,9 @@ export interface operations {
                      *       "failures": 0,
                      *       "eventNo": 0,
                      *       "version": 1,
-                     *       "createdAt": "2026-11-27T20:52:17.0752Z",
+                     *       "createdAt": "2026-11-27T22:36:36.756315Z",
                      *       "createdBy": "local",
-                     *       "secret": "whsec_j6vuH6eVNODB4Fdy3PLSR/6H49kb9PVlaA3haESxbg8="
+                     *       "secret": "whsec_Q5NMYbwKSWtvpreWHCtEmohjQ72KUr/ByZAqjW5Ir3w="
                      *     }
                      */
                     "application/json": components["schemas"]["WebhookEndpoint"];
@@ -7628,7 +7629,7 @@ export interface operations {
                      *       "eventNo": 62,
                      *       "undelivered": 0,
                      *       "version": 1,
-                     *       "createdAt": "2026-11-27T20:52:17.0752Z",
+                     *       "createdAt": "2026-11-27T22:36:36.756315Z",
                      *       "createdBy": "local"
                      *     }
                      */
@@ -7694,7 +7695,7 @@ export interface operations {
                      *       "failures": 0,
                      *       "eventNo": 62,
                      *       "version": 2,
-                     *       "createdAt": "2026-11-27T20:52:17.0752Z",
+                     *       "createdAt": "2026-11-27T22:36:36.756315Z",
                      *       "createdBy": "local"
                      *     }
                      */
@@ -7785,14 +7786,14 @@ export interface operations {
                      *         {
                      *           "endpointId": "whe_1",
                      *           "delivery": 55,
-                     *           "eventId": "evt_11_10_661483c54dcd5",
+                     *           "eventId": "evt_11_10_66149b1687a81",
                      *           "type": "order.void_done",
                      *           "orderId": "order-602",
                      *           "state": "delivered",
-                     *           "eventAt": "2026-11-27T20:52:17.998037Z",
-                     *           "createdAt": "2026-11-27T20:52:18.190841Z",
-                     *           "attemptedAt": "2026-11-27T20:52:18.241695Z",
-                     *           "finishedAt": "2026-11-27T20:52:18.241695Z",
+                     *           "eventAt": "2026-11-27T22:36:37.185153Z",
+                     *           "createdAt": "2026-11-27T22:36:37.70846Z",
+                     *           "attemptedAt": "2026-11-27T22:36:37.734283Z",
+                     *           "finishedAt": "2026-11-27T22:36:37.734283Z",
                      *           "attempts": 1,
                      *           "status": 200
                      *         }
@@ -7837,19 +7838,19 @@ export interface operations {
                      * @example {
                      *       "endpointId": "whe_1",
                      *       "delivery": 55,
-                     *       "eventId": "evt_11_10_661483c54dcd5",
+                     *       "eventId": "evt_11_10_66149b1687a81",
                      *       "type": "order.void_done",
                      *       "orderId": "order-602",
                      *       "state": "delivered",
-                     *       "eventAt": "2026-11-27T20:52:17.998037Z",
-                     *       "createdAt": "2026-11-27T20:52:18.190841Z",
-                     *       "attemptedAt": "2026-11-27T20:52:18.241695Z",
-                     *       "finishedAt": "2026-11-27T20:52:18.241695Z",
+                     *       "eventAt": "2026-11-27T22:36:37.185153Z",
+                     *       "createdAt": "2026-11-27T22:36:37.70846Z",
+                     *       "attemptedAt": "2026-11-27T22:36:37.734283Z",
+                     *       "finishedAt": "2026-11-27T22:36:37.734283Z",
                      *       "attempts": 1,
                      *       "status": 200,
                      *       "log": [
                      *         {
-                     *           "at": "2026-11-27T20:52:18.252039732Z",
+                     *           "at": "2026-11-27T22:36:37.734106635Z",
                      *           "status": 200,
                      *           "latencyMs": 0,
                      *           "answer": "{\"received\":true}"
@@ -7909,19 +7910,19 @@ export interface operations {
                      * @example {
                      *       "endpointId": "whe_1",
                      *       "delivery": 55,
-                     *       "eventId": "evt_11_10_661483c54dcd5",
+                     *       "eventId": "evt_11_10_66149b1687a81",
                      *       "type": "order.void_done",
                      *       "orderId": "order-602",
                      *       "state": "pending",
-                     *       "eventAt": "2026-11-27T20:52:17.998037Z",
-                     *       "createdAt": "2026-11-27T20:52:18.190841Z",
-                     *       "dueAt": "2026-11-27T20:52:19.514273Z",
-                     *       "attemptedAt": "2026-11-27T20:52:18.241695Z",
+                     *       "eventAt": "2026-11-27T22:36:37.185153Z",
+                     *       "createdAt": "2026-11-27T22:36:37.70846Z",
+                     *       "dueAt": "2026-11-27T22:36:38.459244Z",
+                     *       "attemptedAt": "2026-11-27T22:36:37.734283Z",
                      *       "attempts": 0,
                      *       "status": 200,
                      *       "log": [
                      *         {
-                     *           "at": "2026-11-27T20:52:18.252039732Z",
+                     *           "at": "2026-11-27T22:36:37.734106635Z",
                      *           "status": 200,
                      *           "latencyMs": 0,
                      *           "answer": "{\"received\":true}"
@@ -7929,7 +7930,7 @@ export interface operations {
                      *       ],
                      *       "changes": [
                      *         {
-                     *           "at": "2026-11-27T20:52:19.514273Z",
+                     *           "at": "2026-11-27T22:36:38.459244Z",
                      *           "verb": "resent",
                      *           "actor": "local",
                      *           "reason": "the shop lost it"
@@ -7993,38 +7994,38 @@ export interface operations {
                      * @example {
                      *       "endpointId": "whe_1",
                      *       "delivery": 55,
-                     *       "eventId": "evt_11_10_661483c54dcd5",
+                     *       "eventId": "evt_11_10_66149b1687a81",
                      *       "type": "order.void_done",
                      *       "orderId": "order-602",
                      *       "state": "skipped",
-                     *       "eventAt": "2026-11-27T20:52:17.998037Z",
-                     *       "createdAt": "2026-11-27T20:52:18.190841Z",
-                     *       "attemptedAt": "2026-11-27T20:52:19.685077Z",
-                     *       "finishedAt": "2026-11-27T20:52:19.770454Z",
+                     *       "eventAt": "2026-11-27T22:36:37.185153Z",
+                     *       "createdAt": "2026-11-27T22:36:37.70846Z",
+                     *       "attemptedAt": "2026-11-27T22:36:38.507199Z",
+                     *       "finishedAt": "2026-11-27T22:36:38.518366Z",
                      *       "attempts": 1,
                      *       "status": 503,
                      *       "log": [
                      *         {
-                     *           "at": "2026-11-27T20:52:18.252039732Z",
+                     *           "at": "2026-11-27T22:36:37.734106635Z",
                      *           "status": 200,
                      *           "latencyMs": 0,
                      *           "answer": "{\"received\":true}"
                      *         },
                      *         {
-                     *           "at": "2026-11-27T20:52:19.685631418Z",
+                     *           "at": "2026-11-27T22:36:38.505803351Z",
                      *           "status": 503,
                      *           "latencyMs": 0
                      *         }
                      *       ],
                      *       "changes": [
                      *         {
-                     *           "at": "2026-11-27T20:52:19.514273Z",
+                     *           "at": "2026-11-27T22:36:38.459244Z",
                      *           "verb": "resent",
                      *           "actor": "local",
                      *           "reason": "the shop lost it"
                      *         },
                      *         {
-                     *           "at": "2026-11-27T20:52:19.770454Z",
+                     *           "at": "2026-11-27T22:36:38.518366Z",
                      *           "verb": "skipped",
                      *           "actor": "local",
                      *           "reason": "entered by hand"
@@ -8092,20 +8093,20 @@ export interface operations {
                      *         "order.*"
                      *       ],
                      *       "state": "disabled",
-                     *       "disabledAt": "2026-11-27T20:52:19.820424Z",
+                     *       "disabledAt": "2026-11-27T22:36:38.542724Z",
                      *       "disabledReason": "by local: maintenance of the shop",
                      *       "failures": 1,
-                     *       "failingSince": "2026-11-27T20:52:19.685077Z",
+                     *       "failingSince": "2026-11-27T22:36:38.507199Z",
                      *       "lastFailure": {
-                     *         "at": "2026-11-27T20:52:19.685631418Z",
+                     *         "at": "2026-11-27T22:36:38.505803351Z",
                      *         "status": 503,
                      *         "latencyMs": 0
                      *       },
                      *       "eventNo": 62,
                      *       "version": 4,
-                     *       "createdAt": "2026-11-27T20:52:17.0752Z",
+                     *       "createdAt": "2026-11-27T22:36:36.756315Z",
                      *       "createdBy": "local",
-                     *       "previousSecretUntil": "2026-11-28T20:52:19.818216Z"
+                     *       "previousSecretUntil": "2026-11-28T22:36:38.540598Z"
                      *     }
                      */
                     "application/json": components["schemas"]["WebhookEndpoint"];
@@ -8170,9 +8171,9 @@ export interface operations {
                      *       "failures": 0,
                      *       "eventNo": 62,
                      *       "version": 5,
-                     *       "createdAt": "2026-11-27T20:52:17.0752Z",
+                     *       "createdAt": "2026-11-27T22:36:36.756315Z",
                      *       "createdBy": "local",
-                     *       "previousSecretUntil": "2026-11-28T20:52:19.818216Z"
+                     *       "previousSecretUntil": "2026-11-28T22:36:38.540598Z"
                      *     }
                      */
                     "application/json": components["schemas"]["WebhookEndpoint"];
@@ -8292,19 +8293,19 @@ export interface operations {
                      *       ],
                      *       "state": "enabled",
                      *       "failures": 1,
-                     *       "failingSince": "2026-11-27T20:52:19.685077Z",
-                     *       "disablesAt": "2026-12-02T20:52:19.685077Z",
+                     *       "failingSince": "2026-11-27T22:36:38.507199Z",
+                     *       "disablesAt": "2026-12-02T22:36:38.507199Z",
                      *       "lastFailure": {
-                     *         "at": "2026-11-27T20:52:19.685631418Z",
+                     *         "at": "2026-11-27T22:36:38.505803351Z",
                      *         "status": 503,
                      *         "latencyMs": 0
                      *       },
                      *       "eventNo": 62,
                      *       "version": 3,
-                     *       "createdAt": "2026-11-27T20:52:17.0752Z",
+                     *       "createdAt": "2026-11-27T22:36:36.756315Z",
                      *       "createdBy": "local",
-                     *       "secret": "whsec_R8OUWoU4ww5wgG4Dy/3zA97YFgE5Q10E8tFnmei1hA8=",
-                     *       "previousSecretUntil": "2026-11-28T20:52:19.818216Z"
+                     *       "secret": "whsec_czo/OSXN4zFzVV84RF+u4PeCCW67tzayvUNaG7SebiE=",
+                     *       "previousSecretUntil": "2026-11-28T22:36:38.540598Z"
                      *     }
                      */
                     "application/json": components["schemas"]["WebhookEndpoint"];
@@ -8345,8 +8346,8 @@ export interface operations {
                     /**
                      * @example {
                      *       "delivered": true,
-                     *       "eventId": "evt_test_wjgckqdbxctkerzi2ldnfcwxap",
-                     *       "at": "2026-11-27T20:52:19.504446942Z",
+                     *       "eventId": "evt_test_nn54orh3kfgjgwndbuj7hv6ypr",
+                     *       "at": "2026-11-27T22:36:38.449029946Z",
                      *       "status": 200,
                      *       "latencyMs": 0,
                      *       "answer": "{\"received\":true}"
