@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -85,7 +84,15 @@ func (p *booksPage) find(checks []client.VerificationCheck, number int64, at tim
 	}
 }
 
-func falseFirst(a, b bool) int { return strings.Compare(strconv.FormatBool(a), strconv.FormatBool(b)) }
+func falseFirst(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
 
 // Itself is the verification of the report; nil: it is not among the newest.
 func (p booksPage) Itself() *client.StoredVerification {

@@ -16,6 +16,7 @@ import (
 	"github.com/govalues/decimal"
 
 	"pawl/client"
+	"pawl/fsm"
 )
 
 const bulkMost = 1000
@@ -316,7 +317,7 @@ func (v *visit) applyTo(p *bulkPage, body client.BulkBody, dryRun bool) error {
 		if r.SoldOut.Item != "" {
 			r.Detail = soldOut(&r)
 			p.Not = append(p.Not, r)
-		} else if p.Verb.Name == "cancel" && beingUndone(&client.Order{Status: r.Status}) {
+		} else if p.Verb.Name == "cancel" && fsm.State(r.Status).Undoing() {
 			r.Detail = "what was done is being undone already"
 			p.Not = append(p.Not, r)
 		} else if r.Applied {

@@ -401,7 +401,7 @@ func TestDoubtIsTold(t *testing.T) {
 	found.ProviderSteps[0].FailingSince = time.Date(2026, 11, 27, 3, 9, 0, 0, time.UTC)
 	assert.Equal(t, failingAt(found, "approve", []client.BulkResult{{Status: "pending"}}), []string{"The provider of charge has been failing since 03:09 UTC: approved orders wait to be charged."})
 	refunded := client.Order{StatusSince: time.Now(), Refunds: []client.Refund{{FinishedAt: found.ProviderSteps[0].FailingSince}}}
-	assert.Equal(t, (&ordersPage{Search: "refund:done"}).Since(refunded), refunded.Refunds[0].FinishedAt, "when it was refunded")
+	assert.Equal(t, (&ordersPage{OfRefunds: true}).Since(refunded), refunded.Refunds[0].FinishedAt, "when it was refunded")
 	assert.Equal(t, searchOf(&client.ErrorGroup{Status: "charging", Route: "eu", Hold: client.ErrorGroupHoldRetry}), `status:charging hold:retry route:"eu"`)
 }
 

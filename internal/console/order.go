@@ -191,8 +191,9 @@ func (b *balance) less(what string, amount decimal.Decimal) {
 // RefundedOfLines says what refunds have given back, or are to give back, of each line; nil: of none.
 func (p *orderPage) RefundedOfLines() (said []string) {
 	done := slices.DeleteFunc(slices.Clone(p.Refunds), func(r client.Refund) bool { return r.State != client.RefundStateDone })
+	open := openRefunds(p.Order)
 	for i := range p.Lines {
-		said = append(said, strings.TrimPrefix(backOf(done, i+1, "")+backOf(openRefunds(p.Order), i+1, " on the way back"), ", "))
+		said = append(said, strings.TrimPrefix(backOf(done, i+1, "")+backOf(open, i+1, " on the way back"), ", "))
 	}
 	if strings.Join(said, "") == "" {
 		return nil
@@ -405,6 +406,11 @@ func (p *orderPage) retryFirst() bool {
 func beingUndone(o *client.Order) bool {
 	state := fsm.State(o.Status)
 	return state.Undoing() || !state.Final() && o.StopRequested != "" && o.StopRequested != client.OrderStopRequestedPause
+}
+
+// beingCanceled reports whether it is being undone because somebody canceled it, or its deadline passed.
+func beingCanceled(o *client.Order) bool {
+	return beingUndone(o) && (o.StopRequested == client.OrderStopRequestedCancel || o.StopRequested == client.OrderStopRequestedDeadline)
 }
 
 // noCancel says why a person can't cancel an order.

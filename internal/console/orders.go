@@ -39,6 +39,8 @@ type ordersPage struct {
 	Term         string   // that was looked for
 	Keys         []string // of metadata, whose values terms find
 	OfOperations bool     // orders whose refunds, captures or voids are open
+	OfRefunds    bool     // orders whose last refund is done
+	OfHold       bool     // orders that wait for the same
 	Without      []view   // of an empty list: searches without one of its filters, named by it, that find orders
 }
 
@@ -344,6 +346,7 @@ func (v *visit) findByID(ids ...string) (string, error) {
 // find reads a page of matching orders. What the API rejects becomes a note.
 func (v *visit) find(s *search, p *ordersPage) error {
 	filter := s.filter
+	p.OfHold, p.OfRefunds = filter.Hold != "", filter.Refund == client.ListOrdersParamsRefundDone
 	if p.OfOperations = filter.Refund == client.ListOrdersParamsRefundOpen; p.OfOperations {
 		p.Verbs = nil // the actions are about orders
 	}
@@ -376,7 +379,7 @@ func (p *ordersPage) OpenOperations(o client.Order) []operation {
 
 // Sum is that of orders on hold, or of OpenOperations if the page has all of them.
 func (p *ordersPage) Sum() (sums []client.CurrencyTotal) {
-	if strings.Contains(p.Search, "hold:") && !p.More && !p.OfOperations {
+	if p.OfHold && !p.More && !p.OfOperations {
 		return p.Amounts
 	}
 	for _, o := range p.Orders {
@@ -391,7 +394,7 @@ func (p *ordersPage) Sum() (sums []client.CurrencyTotal) {
 
 // Since is when an order became as the list says.
 func (p *ordersPage) Since(o client.Order) time.Time {
-	if n := len(o.Refunds); n > 0 && strings.Contains(p.Search, "refund:done") {
+	if n := len(o.Refunds); n > 0 && p.OfRefunds {
 		return o.Refunds[n-1].FinishedAt
 	}
 	return o.StatusSince

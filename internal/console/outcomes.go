@@ -331,8 +331,8 @@ func (q *ofOrder) operated(would *client.Order) (all []string) {
 	switch q.verb.Name {
 	case "refund":
 		remains = fmt.Sprintf("%s goes back to the customer, %s can still be refunded.", amount, q.money(refundable(would).String()))
-		if kept := (&orderPage{Order: would}).Balance().Kept; kept.IsNeg() {
-			remains = fmt.Sprintf("%s goes back to the customer. With what a dispute took, that is %s more than the customer paid.", amount, q.money(kept.Abs().String()))
+		if b := (&orderPage{Order: would}).Balance(); b != nil && b.Kept.IsNeg() {
+			remains = fmt.Sprintf("%s goes back to the customer. With what a dispute took, that is %s more than the customer paid.", amount, q.money(b.Kept.Abs().String()))
 		}
 	case "capture":
 		remains = fmt.Sprintf("%s is captured, %s can still be captured.", amount, q.money(capturable(would).String()))

@@ -72,7 +72,7 @@ func setupWith(t *testing.T, text string) *service {
 	orders := engine.New(pool, engine.Config{Bounds: policy.Bounds{SecretsDir: os.TempDir(), AllowPrivate: true}})
 	orders.Start()
 	t.Cleanup(func() {
-		assert.ErrorIs(t, orders.Stop(ctx), nil)
+		assert.Succeeds(t, orders.Stop(ctx))
 	})
 	relay := events.NewRelay(query, events.RelayConfig{})
 	relay.Start()

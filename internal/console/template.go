@@ -36,7 +36,7 @@ func parseTemplates() map[string]*template.Template {
 
 var functions = template.FuncMap{
 	"ago": ago, "past": func(at time.Time) bool { return at.Before(time.Now()) },
-	"due": due, "deliveryState": deliveryState, "beingUndone": beingUndone,
+	"due": due, "deliveryState": deliveryState, "beingUndone": beingUndone, "beingCanceled": beingCanceled, "typesText": typesText,
 	"why": inWords, "whyHeld": whyHeld, "nextOf": nextOf,
 
 	"code":   codeInWords,

@@ -89,7 +89,7 @@ var verbs = []*verb{
 	{
 		Name: "step-result", Label: "Record the step's result", operation: "settleStepOfOrder", needsReason: true,
 		Meaning: "Look at the provider first. The order continues as if the provider had answered this: " +
-			"a charge or an undo that is recorded and never happened is not made any more.",
+			"if you record a charge or an undo that never happened, it will never be made.",
 		done: "The step's result is recorded.",
 	},
 }
