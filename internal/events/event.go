@@ -96,7 +96,7 @@ func eventOf(row *db.EventsOfBatchRow) Event {
 	if row.StockItem != "" {
 		sum := sha256.Sum256([]byte(row.StockItem))
 		e.ID = eventID("stk_"+hex.EncodeToString(sum[:8]), row)
-		e.Type = "stock." + row.ToStatus
+		e.Type = TypeOfStock(row.ToStatus)
 		e.Data.Item, e.Data.Version, e.Data.Change, e.Data.OnHand = row.StockItem, row.Seq, row.Change, row.OnHand
 		return e
 	}
@@ -229,6 +229,9 @@ func Driving(name string) bool {
 	return slices.Contains([]string{typeAwaitingRetry, "order.woken", "order.step_called", "order.step_answered", "order.taken_over", "order.released",
 		"order.awaiting_permit", "order.permit_granted"}, name)
 }
+
+// TypeOfStock is the type of an event about an item, by the kind of the movement.
+func TypeOfStock(kind string) string { return "stock." + kind }
 
 // TypeOf is the type of an event about an order.
 func TypeOf(from, to, verb, actor string) string {

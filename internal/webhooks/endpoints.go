@@ -277,7 +277,7 @@ func (s *Endpoints) Undelivered(ctx context.Context, endpointNos ...int32) (map[
 		}
 		name := events.TypeOf(row.FromStatus, row.ToStatus, row.Verb, row.Actor)
 		if row.Stock {
-			name = "stock." + row.ToStatus
+			name = events.TypeOfStock(row.ToStatus)
 		}
 		if row.Stored || wants(row.Types, name) {
 			b.Events += row.Events
