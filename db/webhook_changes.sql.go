@@ -19,7 +19,11 @@ FROM pawl.webhook_endpoints AS e CROSS JOIN LATERAL (
   SELECT true AS stored, false AS stock, '' AS from_status, '' AS to_status, '' AS verb, '' AS actor, count(*) AS events
   FROM (SELECT FROM pawl.webhook_deliveries AS d WHERE d.endpoint_no = e.endpoint_no AND d.finished_at IS NULL LIMIT $1) AS unfinished
   UNION ALL
-  SELECT false, n.item <> '', coalesce(n.from_status, ''), n.to_status, coalesce(n.verb, ''), left(coalesce(n.actor, ''), 1), count(*)
+  SELECT false, n.item <> '', coalesce(n.from_status, ''), n.to_status,
+    CASE WHEN coalesce(n.verb, '') = 'refund' AND (SELECT r.executor IS NULL FROM pawl.charge_operations AS r
+      WHERE r.order_no = n.order_no AND r.request_id = n.request_id LIMIT 1) THEN 'refund_done' -- by the ledger, at once
+      ELSE coalesce(n.verb, '') END,
+    left(coalesce(n.actor, ''), 1), count(*)
   FROM (SELECT v.first_event_no, v.epoch, v.event_no, v.order_no, v.item, v.seq, v.at, v.from_status, v.to_status, v.verb, v.actor, v.on_behalf_of, v.reason, v.request_id, v.change, v.on_hand FROM pawl.events AS v
     WHERE v.first_event_no >= coalesce((SELECT max(c.first_event_no) FROM pawl.event_batches AS c WHERE c.first_event_no <= e.event_no + 1), 0)
       AND v.event_no > e.event_no LIMIT $1) AS n

@@ -233,7 +233,7 @@ func (b *bundle) standing(endpointNo int32) string {
 func TestUndelivered(t *testing.T) {
 	t.Parallel()
 	b := endpoints(t, true)
-	for _, types := range []string{"{}", "{stock.*}", "{order.awaiting_retry,order.charging}"} {
+	for _, types := range []string{"{}", "{stock.*}", "{order.awaiting_retry,order.charging}", "{order.refund_done}"} {
 		b.exec(`INSERT INTO webhook_endpoints (event_no, created_by, secret, url, types) VALUES (1, 'test', 'whsec_', 'http://127.0.0.1:9', $1)`, types)
 	}
 	b.deliver(1, "1 order_1 pending", "2 order_2 delivered")
@@ -242,10 +242,14 @@ func TestUndelivered(t *testing.T) {
 	t.Cleanup(relay.Stop)
 	b.moves(1, 3) // the first has been sent
 	b.exec(`INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb) VALUES (1, 4, 'charging', 'charging', 1, 'retry')`)
+	b.exec(`SET session_replication_role = replica; INSERT INTO charge_operations (order_no, generation, number, currency, amount, request_id)
+		VALUES (2, 0, 1, 'USD', 1, 'r'); RESET session_replication_role`) // the ledger has refunded
+	b.exec(`INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, actor, request_id)
+		VALUES (2, 1, 'completed', 'completed', 1, 'refund', 'local', 'r')`)
 	b.exec(`INSERT INTO stock_movements (item, version, kind, change, on_hand, sold, actor, request_id) VALUES ('rug', 1, 'set', 5, 5, 0, 'local', 'x')`)
 	b.eventually("all but what drives orders counts", func() bool {
-		counts, err := b.Undelivered(t.Context(), 1, 2, 3)
-		return err == nil && counts[1].Events == 4 && counts[2].Events == 1 && counts[3].Events == 3
+		counts, err := b.Undelivered(t.Context(), 1, 2, 3, 4)
+		return err == nil && counts[1].Events == 5 && counts[2].Events == 1 && counts[3].Events == 3 && counts[4].Events == 1
 	})
 }
 
