@@ -181,7 +181,8 @@ func TestOutage(t *testing.T) {
 	for _, c := range []struct {
 		does func()
 		over int
-	}{{func() { o.end(time.Unix(2, 0)) }, 0}, {o.worked, 1}, {func() { o.failed("HTTP 503") }, 0}, {o.worked, 1}} {
+	}{{func() { o.end(time.Unix(2, 0)) }, 0}, {o.worked, 1}, {func() { o.failed("HTTP 503") }, 0}, {o.worked, 1},
+		{func() { o.begin(time.Unix(90, 0)); o.failed("timeout"); o.end(time.Unix(91, 0)) }, 1}} {
 		c.does()
 		assert.Equal(t, len(pools.outages(time.Unix(3, 0))), c.over, "outages that are over")
 	}

@@ -25,7 +25,8 @@ const (
 // reportLoop stores what only this replica knows, so that every replica can show an overview of all: how many orders
 // it finishes, and the state of its calls. An idle replica reports once a minute, so that it leaves a trace if it is killed.
 func (e *Engine) reportLoop() {
-	at, ended, busy, outages := time.Now(), e.metrics.ended.Load(), false, []byte(nil)
+	at, ended, busy := time.Now(), e.metrics.ended.Load(), false
+	outages := e.report(0, []orders.ProviderStep{}, nil) // at once: it may take the place of one that was lost
 	for left := 1; e.lastsFor(reportTimes * e.cfg.RecoveryInterval); {
 		before, since, wasBusy := ended, time.Since(at), busy
 		at, ended = time.Now(), e.metrics.ended.Load()
@@ -165,7 +166,7 @@ func (o *outage) failing() (since *time.Time, cause string) {
 	return new(o.since), cause
 }
 
-// outages returns those that ended lately, of steps that work.
+// outages returns those that ended lately; the last one of a step once its calls are answered again.
 func (all *callPools) outages(now time.Time) []orders.Outage {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -174,10 +175,7 @@ func (all *callPools) outages(now time.Time) []orders.Outage {
 		o := &p.outage
 		o.mu.Lock()
 		of := slices.Clone(o.before)
-		switch over := !o.until.IsZero(); {
-		case over && !o.works:
-			of = nil
-		case over:
+		if !o.until.IsZero() && o.works {
 			of = append(of, o.over())
 		}
 		o.mu.Unlock()

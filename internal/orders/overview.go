@@ -179,6 +179,8 @@ type Replica struct {
 type LostReplica struct {
 	Name string
 	At   time.Time // when it reported last
+
+	since time.Time // of its first report
 }
 
 // outagesFor is how long an outage that is over is shown.
@@ -252,7 +254,7 @@ func (v *Overview) addReports(rows []db.ReplicaReportsRow) error {
 			v.Replicas[connected].Since = &row.Since // of processes with the same name, that of the last
 		}
 		if row.Name != "" && row.Late && connected < 0 {
-			v.Lost = append(v.Lost, LostReplica{row.Name, row.At})
+			v.Lost = append(v.Lost, LostReplica{row.Name, row.At, row.Since})
 		} else if row.Name != "" && !row.Silent {
 			if err := v.addSteps(&row); err != nil {
 				return err
@@ -279,12 +281,15 @@ func (v *Overview) addSteps(row *db.ReplicaReportsRow) error {
 	return nil
 }
 
-// unreplaced returns the lost replicas in whose place no other one has started since, whether or not that was lost as
-// well. Each replica replaces one.
+// overlap is how long before the last report of a replica the one in its place may have started, as in a rolling update.
+const overlap = time.Minute
+
+// unreplaced returns the lost replicas in whose place no younger one has started, whether or not that was lost as well.
+// Each replica replaces one.
 func unreplaced(lost []LostReplica, successors []db.ReplicaReportsRow) []LostReplica {
 	slices.SortFunc(lost, func(a, b LostReplica) int { return b.At.Compare(a.At) }) // the last has the fewest successors
 	return slices.DeleteFunc(lost, func(l LostReplica) bool {
-		i := slices.IndexFunc(successors, func(s db.ReplicaReportsRow) bool { return s.Since.After(l.At) })
+		i := slices.IndexFunc(successors, func(s db.ReplicaReportsRow) bool { return s.Since.After(l.since) && s.Since.After(l.At.Add(-overlap)) })
 		if i >= 0 {
 			successors = slices.Delete(successors, i, i+1)
 		}

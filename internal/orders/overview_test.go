@@ -79,17 +79,17 @@ func TestNobodyWaitsForASlowRead(t *testing.T) {
 	assert.Equal(t, background, 3, "reads")
 }
 
-// TestUnreplaced: each replica that started later takes the place of one that was lost.
+// TestUnreplaced: each younger replica takes the place of one that was lost, unless both have run for long.
 func TestUnreplaced(t *testing.T) {
 	t.Parallel()
 	at := func(minute int) time.Time { return time.Unix(int64(60*minute), 0) }
-	for want, starts := range map[string][]int{"": {3, 4}, "a": {0, 5}, "b": {2, 0}, "ba": {0, 1}} {
+	for want, starts := range map[string][]int{"": {10, 13}, "a": {0, 15}, "b": {12, 0}, "ba": {0, 9}} {
 		var replicas []db.ReplicaReportsRow
 		for _, start := range starts {
 			replicas = append(replicas, db.ReplicaReportsRow{Since: at(start)})
 		}
 		names := ""
-		for _, lost := range unreplaced([]LostReplica{{"a", at(1)}, {"b", at(2)}}, replicas) {
+		for _, lost := range unreplaced([]LostReplica{{"a", at(10), at(5)}, {"b", at(12), at(12)}}, replicas) {
 			names += lost.Name
 		}
 		assert.Equal(t, want, names, "lost")
