@@ -1930,7 +1930,7 @@ type OrderError struct {
 
 // OrderPage defines model for OrderPage.
 type OrderPage struct {
-	// Amounts With count, but without money: the amounts of the orders of total, by currency.
+	// Amounts With count and hold, but without money: the amounts of the orders of total, by currency.
 	Amounts []CurrencyTotal `json:"amounts,omitempty,omitzero"`
 
 	// More With count: more orders may match.
@@ -2336,7 +2336,7 @@ type Replica struct {
 	// Name Host name and process id, and the application name of its connections if the database URL sets one.
 	Name string `json:"name"`
 
-	// Since When it first reported, seconds after its start. Absent until then.
+	// Since When it first reported, at its start. Absent until then.
 	Since time.Time `json:"since,omitempty,omitzero"`
 }
 
@@ -3068,7 +3068,7 @@ type WebhookEndpoint struct {
 	// Types The event types that are sent; order.* matches all that begin with order. Empty means all. Those about how Pawl drives orders are sent only if they are named.
 	Types []string `json:"types"`
 
-	// Undelivered Events that are not delivered yet: up to 10000 deliveries, and those that will be sent of the next 10000 events of the feed. Absent in responses to changes.
+	// Undelivered Events that are not delivered yet: up to 1000 deliveries, and those that will be sent of the next 1000 events of the feed. Absent in responses to changes.
 	Undelivered int64 `json:"undelivered,omitempty,omitzero"`
 
 	// URL The URL that events are posted to.

@@ -69,7 +69,7 @@ type story struct {
 	told      map[string]example
 	outside   *httptest.Server // the provider, and the receiver of webhooks
 	callbacks chan string
-	private   *strings.Replacer // addresses of the test by those of a shop
+	private   *strings.Replacer // addresses and times of the test by those of a shop
 }
 
 func newStory(t *testing.T) *story {
@@ -77,7 +77,7 @@ func newStory(t *testing.T) *story {
 	s := &story{bundle: &bundle{Database: dbtest.New(t), grace: patience}, t: t, told: map[string]example{}, callbacks: make(chan string, 1)}
 	s.outside = httptest.NewServer(http.HandlerFunc(s.answer))
 	t.Cleanup(s.outside.Close)
-	s.private = strings.NewReplacer(s.outside.URL, "https://shop.example", strings.TrimPrefix(s.outside.URL, "http://"), "shop.example")
+	s.private = strings.NewReplacer(s.outside.URL, "https://shop.example", strings.TrimPrefix(s.outside.URL, "http://"), "shop.example", "in 0s, last", "in 15m0s, last")
 	s.serve(t, s.URL, engine.Config{Lease: lease, RecoveryInterval: 10 * time.Millisecond, PublicURL: "https://pawl.shop.example"}, Config{ResponseTimeout: patience})
 	s.number(t)
 	pool := open(t, s.URL)
@@ -96,7 +96,7 @@ func (s *story) answer(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.URL.Path == "/hooks":
 		fmt.Fprint(w, `{"received":true}`)
-	case r.URL.Path == "/broken", call.PaymentMethod == "card_timeout":
+	case r.URL.Path == "/refunds", call.PaymentMethod == "card_timeout":
 		w.WriteHeader(http.StatusServiceUnavailable)
 	case call.PaymentMethod == "bank_transfer" && call.Operation == "do":
 		w.WriteHeader(http.StatusAccepted)
@@ -246,7 +246,7 @@ func (s *story) tellsReceivers() {
 	s.say(200, "GET "+one, "")
 	s.say(200, "GET /api/orders/order-602/deliveries?limit=1", "")
 	s.say(200, "POST "+endpoint+"/test", "")
-	s.say(200, "PUT "+endpoint, `{"url":"https://shop.example/broken","types":["order.*"]}`, "If-Match", "*")
+	s.say(200, "PUT "+endpoint, `{"url":"https://shop.example/refunds","types":["order.refund_done","order.refund_failed"]}`, "If-Match", "*")
 	s.say(200, "POST "+one+"/resend", `{"requestId":"resend-1","reason":"the shop lost it"}`)
 	eventually(s.t, "it is sent again", func() bool { return strings.Contains(s.get(s.t, one).body, `"attempts":1`) })
 	s.say(200, "POST "+one+"/skip", `{"requestId":"skip-1","reason":"entered by hand"}`)

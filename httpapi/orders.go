@@ -113,7 +113,7 @@ type orderPage struct {
 	Total      *int64  `json:"total,omitempty" doc:"With count: how many orders match on all pages, up to 1,000 among the first 10,000 that are examined."`
 	More       bool    `json:"more,omitempty" doc:"With count: more orders may match."`
 
-	Amounts []currencyTotal `json:"amounts,omitempty" nullable:"false" doc:"With count, but without money: the amounts of the orders of total, by currency."`
+	Amounts []currencyTotal `json:"amounts,omitempty" nullable:"false" doc:"With count and hold, but without money: the amounts of the orders of total, by currency."`
 
 	Totals []moneyTotal `json:"totals,omitempty" nullable:"false" doc:"With money: the sums by currency of the orders that match on all pages, among the first 10,000 that are examined, which total counts and more is about, too. Absent if none of them was charged."`
 }

@@ -82,7 +82,7 @@ type unfinishedOrder struct {
 type replica struct {
 	Name        string     `json:"name" doc:"Host name and process id, and the application name of its connections if the database URL sets one."`
 	Connections int64      `json:"connections" doc:"Number of connections to the database."`
-	Since       *time.Time `json:"since,omitempty" doc:"When it first reported, seconds after its start. Absent until then."`
+	Since       *time.Time `json:"since,omitempty" doc:"When it first reported, at its start. Absent until then."`
 }
 
 type providerStep struct {

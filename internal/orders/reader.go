@@ -228,12 +228,12 @@ func (r *Reader) ListIDs(ctx context.Context, f Filter) (ids []string, next int6
 // AmountSum is the amount of orders in a currency.
 type AmountSum = db.OrdersAmountsRow
 
-// Count counts the orders that match a filter, and adds up their amounts, from the first page on, up to a thousand, among
-// as many orders as a page examines at most. more: others may match. Errors: ErrUnavailable.
+// Count counts the orders that match a filter, from the first page on, up to a thousand, among as many orders as a page
+// examines at most, and adds up the amounts of those on hold. more: others may match. Errors: ErrUnavailable.
 func (r *Reader) Count(ctx context.Context, f Filter) (amounts []AmountSum, n int64, more bool, err error) {
 	f.After, f.Limit = 0, countAtMost
 	numbers, next, err := r.find(ctx, f)
-	if err == nil {
+	if err == nil && f.Hold != "" {
 		amounts, err = Read(ctx, r, r.query.OrdersAmounts, numbers)
 	}
 	return amounts, int64(len(numbers)), next != 0, Unavailable("count orders", err)

@@ -2292,7 +2292,7 @@ export interface components {
             orderId: string;
         };
         OrderPage: {
-            /** @description With count, but without money: the amounts of the orders of total, by currency. */
+            /** @description With count and hold, but without money: the amounts of the orders of total, by currency. */
             amounts?: components["schemas"]["CurrencyTotal"][];
             /** @description With count: more orders may match. */
             more?: boolean;
@@ -2690,7 +2690,7 @@ export interface components {
             name: string;
             /**
              * Format: date-time
-             * @description When it first reported, seconds after its start. Absent until then.
+             * @description When it first reported, at its start. Absent until then.
              */
             since?: string;
         };
@@ -3359,7 +3359,7 @@ export interface components {
             types: string[];
             /**
              * Format: int64
-             * @description Events that are not delivered yet: up to 10000 deliveries, and those that will be sent of the next 10000 events of the feed. Absent in responses to changes.
+             * @description Events that are not delivered yet: up to 1000 deliveries, and those that will be sent of the next 1000 events of the feed. Absent in responses to changes.
              */
             undelivered?: number;
             /** @description The URL that events are posted to. */
@@ -4745,7 +4745,7 @@ export interface operations {
                      *           "calls": 2,
                      *           "inDoubt": true,
                      *           "hold": "attention",
-                     *           "holdReason": "retries_exhausted: no success in 0s, last http_503",
+                     *           "holdReason": "retries_exhausted: no success in 15m0s, last http_503",
                      *           "allowedActions": [
                      *             "cancel",
                      *             "retry",
@@ -7667,9 +7667,10 @@ export interface operations {
             content: {
                 /**
                  * @example {
-                 *       "url": "https://shop.example/broken",
+                 *       "url": "https://shop.example/refunds",
                  *       "types": [
-                 *         "order.*"
+                 *         "order.refund_done",
+                 *         "order.refund_failed"
                  *       ]
                  *     }
                  */
@@ -7687,9 +7688,10 @@ export interface operations {
                     /**
                      * @example {
                      *       "id": "whe_1",
-                     *       "url": "https://shop.example/broken",
+                     *       "url": "https://shop.example/refunds",
                      *       "types": [
-                     *         "order.*"
+                     *         "order.refund_done",
+                     *         "order.refund_failed"
                      *       ],
                      *       "state": "enabled",
                      *       "failures": 0,
@@ -8088,9 +8090,10 @@ export interface operations {
                     /**
                      * @example {
                      *       "id": "whe_1",
-                     *       "url": "https://shop.example/broken",
+                     *       "url": "https://shop.example/refunds",
                      *       "types": [
-                     *         "order.*"
+                     *         "order.refund_done",
+                     *         "order.refund_failed"
                      *       ],
                      *       "state": "disabled",
                      *       "disabledAt": "2026-11-27T22:36:38.542724Z",
@@ -8163,9 +8166,10 @@ export interface operations {
                     /**
                      * @example {
                      *       "id": "whe_1",
-                     *       "url": "https://shop.example/broken",
+                     *       "url": "https://shop.example/refunds",
                      *       "types": [
-                     *         "order.*"
+                     *         "order.refund_done",
+                     *         "order.refund_failed"
                      *       ],
                      *       "state": "enabled",
                      *       "failures": 0,
@@ -8287,9 +8291,10 @@ export interface operations {
                     /**
                      * @example {
                      *       "id": "whe_1",
-                     *       "url": "https://shop.example/broken",
+                     *       "url": "https://shop.example/refunds",
                      *       "types": [
-                     *         "order.*"
+                     *         "order.refund_done",
+                     *         "order.refund_failed"
                      *       ],
                      *       "state": "enabled",
                      *       "failures": 1,
