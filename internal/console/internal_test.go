@@ -295,6 +295,8 @@ func TestOverviewOfALot(t *testing.T) {
 	}
 	found.Outages = []client.EndedOutage{{Steps: []string{"charge", "reserve"}, Host: "stock.example", Detail: "HTTP 503", Since: until.Add(-7 * time.Minute), Until: until,
 		Orders: 416, Completed: 400, Attention: 14}, {Steps: []string{"confirm"}, Host: "pay.example", Detail: "timeout", Since: until.Add(-5 * time.Minute), Until: until}}
+	data.Money = &booksPage{Verification: &client.Verification{Comparisons: []client.Comparison{{Wrong: []client.VerificationCheck{
+		{Name: "provider_live", Money: map[string]string{"USD": "34.50"}}, {Name: "provider_others", Warning: true, Money: map[string]string{"USD": "12.00"}}}}}}}
 	data.judge(func(string) bool { return true })
 	text := render(t, "overview", client.Caller{Open: true}, data)
 	for _, want := range []string{
@@ -308,7 +310,7 @@ func TestOverviewOfALot(t *testing.T) {
 		"<strong>10,000&#43;</strong> orders", "<strong>To approve</strong>", "<strong>Endpoint whe_2</strong>", "the next try is", `href="/console/webhook?id=whe_2"`,
 		"<strong>Refunds</strong>\n<span><strong>12</strong> (98,400.00 USD) wait, the oldest since 03:09 UTC: the provider did not answer in time at the last try; the next is <time data-due", `href="/console/orders?q=refund%3Aopen&#43;sort%3Aoldest"`,
 		"<strong>1</strong> waits, the oldest since 03:09 UTC: whether the money has moved is unknown.", "#pawlchargeoperationsopen",
-		"was disabled", "<bdi>the shop&#39;s till</bdi>", `href="/console/runbook#pawlwebhookendpointdisabled"`, "<strong>Replica gone:7</strong>", "not heard from since ",
+		"books: 34.50 USD", "for no order of Pawl&#39;s: 12.00 USD", "was disabled", "<bdi>the shop&#39;s till</bdi>", `href="/console/runbook#pawlwebhookendpointdisabled"`, "<strong>Replica gone:7</strong>", "not heard from since ",
 		"replica gone:7 do not work. The books need you.", "<strong>10,026&#43;</strong> orders (98,400.00 USD) need you.", "Orders are accepted, and none is lost.", `<span class="badge open">open</span>`, `<strong>13</strong> orders finished per second`,
 	} {
 		assert.Contains(t, text, want, "the page lacks")
@@ -327,10 +329,10 @@ func TestFailingEndpoint(t *testing.T) {
 	t.Parallel()
 	failing := &client.WebhookEndpoint{ID: "whe_1", State: "enabled", Failures: 3, DisablesAt: time.Now().Add(120*time.Hour - time.Minute), Undelivered: 5}
 	failing.PausedUntil = time.Now().Add(time.Hour + time.Minute)
-	text := render(t, "webhook", client.Caller{}, endpointPage{WebhookEndpoint: failing, Exhausted: true, Deliveries: []client.Delivery{{State: "pending", DueAt: time.Now()}}})
+	text := render(t, "webhook", client.Caller{}, endpointPage{WebhookEndpoint: failing, Tasks: []*task{{Name: "test"}}, Exhausted: true, Deliveries: []client.Delivery{{State: "pending", DueAt: time.Now()}}})
 	assert.Equal(t, strings.Count(text, ">in 1 h<"), 1, "it says when the next attempt is, of one of them")
 	assert.Contains(t, text, "waits for the endpoint")
-	for _, want := range []string{"It does not accept events", "<strong>5</strong> events wait", ">in 5 days<", "state=exhausted", "#pawlwebhookendpointfailing"} {
+	for _, want := range []string{"> does not accept events", `class="button primary"`, "<strong>5</strong> events wait", ">in 5 days<", "state=exhausted", "#pawlwebhookendpointfailing"} {
 		assert.Contains(t, text, want, "the page lacks")
 	}
 	disabled := &client.WebhookEndpoint{ID: "whe_1", State: "disabled", DisabledAt: time.Now(), DisabledReason: "gone", Undelivered: 1}

@@ -141,13 +141,9 @@ func (v *visit) overview() error {
 			p.Money = &booksPage{Verification: state}
 		}
 	}
-	if p.Verdict.Away && v.may("listPolicies") { // it may be why
-		list, err := v.api.ListPolicies(v.r.Context(), client.ListPoliciesParams{Limit: 5})
-		if err == nil { // the page is worth more
-			i := slices.IndexFunc(list.Policies, func(p client.PolicyVersion) bool { return p.Active && time.Since(p.ActivatedAt) < time.Hour })
-			if i >= 0 {
-				p.Policy = &list.Policies[i]
-			}
+	if p.Verdict.Away {
+		if active, err := v.activePolicy(); err == nil && time.Since(active.ActivatedAt) < time.Hour { // it may be why
+			p.Policy = active
 		}
 	}
 	return v.show("overview", page{Title: "Overview", Data: p})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -56,6 +57,21 @@ func (v *visit) readPolicy(parameter string, options ...client.CallOption) (*cli
 		return nil, errNoPage
 	}
 	return v.api.GetPolicy(v.r.Context(), version, options...)
+}
+
+// activePolicy is the active version without its source; empty: there is none, or the person may not know.
+func (v *visit) activePolicy() (*client.PolicyVersion, error) {
+	if !v.may("listPolicies") {
+		return &client.PolicyVersion{}, nil
+	}
+	list, err := v.api.ListPolicies(v.r.Context(), client.ListPoliciesParams{Limit: 20})
+	if err != nil || list.Active == 0 {
+		return &client.PolicyVersion{}, err
+	}
+	if i := slices.IndexFunc(list.Policies, func(p client.PolicyVersion) bool { return p.Active }); i >= 0 {
+		return &list.Policies[i], nil
+	}
+	return v.api.GetPolicy(v.r.Context(), list.Active)
 }
 
 type policyForm struct {

@@ -96,18 +96,11 @@ func (v *visit) showItem() error {
 
 // reservesElsewhere is the active policy if a provider reserves by it; 0: Pawl does, or the person may not know.
 func (v *visit) reservesElsewhere() (policy int, err error) {
-	if !v.may("getPolicy") {
-		return 0, nil
-	}
-	list, err := v.api.ListPolicies(v.r.Context(), client.ListPoliciesParams{Limit: 1})
-	if err != nil || list.Active == 0 {
+	active, err := v.activePolicy()
+	if err != nil || active.Steps.Reserve == "" || active.Steps.Reserve == client.PolicyExecutorsReserveLedger {
 		return 0, err
 	}
-	active, err := v.api.GetPolicy(v.r.Context(), list.Active)
-	if err != nil || active.Steps.Reserve == client.PolicyExecutorsReserveLedger {
-		return 0, err
-	}
-	return list.Active, nil
+	return active.Version, nil
 }
 
 // stockItem is an item, or only a name that was never reserved or stocked.

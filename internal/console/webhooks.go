@@ -237,6 +237,7 @@ func (v *visit) endpointTasks(e *client.WebhookEndpoint) []*task {
 	done := v.backTo(endpointURL(e.ID))
 	disabled := e.State == client.WebhookEndpointStateDisabled
 	return tasksOf("/console/webhook", url.Values{"id": {e.ID}},
+		v.enableTask(e),
 		&task{
 			Name: "test", Label: "Send a test event", operation: "testWebhookEndpoint",
 			Heading: "Send a test event?", Button: "Send it",
@@ -249,14 +250,6 @@ func (v *visit) endpointTasks(e *client.WebhookEndpoint) []*task {
 				}
 				return v.tell(result{Heading: "Test event", Test: test, Again: form, Button: "Send it again", Back: endpointURL(e.ID)})
 			},
-		},
-		v.enableTask(e),
-		&task{
-			Name: "disable", Label: "Disable", operation: "disableWebhookEndpoint", hidden: disabled,
-			Heading: "Disable the endpoint?", Button: "Disable it",
-			Notes:  []string{"Nothing is sent to it until it is enabled again. Its events are kept for as long as the feed keeps them."},
-			fields: []field{whyField},
-			do:     func(form url.Values) error { return done(v.api.DisableWebhookEndpoint(ctx, e.ID, verbBody(form))) },
 		},
 		&task{
 			Name: "recover", Label: "Resend what was given up", operation: "recoverDeliveries",
@@ -289,6 +282,13 @@ func (v *visit) endpointTasks(e *client.WebhookEndpoint) []*task {
 			},
 		},
 		v.rotateTask(e),
+		&task{
+			Name: "disable", Label: "Disable", operation: "disableWebhookEndpoint", hidden: disabled,
+			Heading: "Disable the endpoint?", Button: "Disable it",
+			Notes:  []string{"Nothing is sent to it until it is enabled again. Its events are kept for as long as the feed keeps them."},
+			fields: []field{whyField},
+			do:     func(form url.Values) error { return done(v.api.DisableWebhookEndpoint(ctx, e.ID, verbBody(form))) },
+		},
 		&task{
 			Name: "delete", Label: "Delete", operation: "deleteWebhookEndpoint", Danger: true,
 			Heading: "Delete the endpoint " + visible(e.URL) + "?", Button: "Delete it",
