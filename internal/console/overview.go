@@ -59,7 +59,7 @@ func (p *overviewPage) judge(may func(string) bool) {
 	}
 	for _, w := range p.Wrong {
 		if slices.Contains(parts, w.Kind) {
-			v.Fails = append(v.Fails, w.Subject())
+			v.Fails = append(v.Fails, cmp.Or(w.Host, strings.ToLower(w.Title[:1])+w.Title[1:]))
 		}
 		v.Books = v.Books || w.Kind == client.IncidentKindBooksWrong || w.Kind == client.IncidentKindBooksDiffer
 	}
@@ -220,32 +220,6 @@ func earlier(a, b time.Time) time.Time {
 		return b
 	}
 	return a
-}
-
-// Failing names all of that, and says that it does not work; empty: nothing is known to.
-func (v verdict) Failing() string {
-	last := len(v.Fails) - 1
-	if last < 0 {
-		return ""
-	}
-	text, verb := v.Fails[last], " does not work."
-	if last > 0 {
-		text, verb = strings.Join(v.Fails[:last], ", ")+" and "+text, " do not work."
-	}
-	for _, name := range []string{"endpoint ", "replica "} { // the name of a host is left as it is
-		if strings.HasPrefix(text, name) {
-			text = strings.ToUpper(text[:1]) + text[1:]
-		}
-	}
-	return text + verb
-}
-
-// Subject names what does not work, in a sentence.
-func (w *wrong) Subject() string {
-	if w.Kind == client.IncidentKindProviderFailing {
-		return w.Title
-	}
-	return strings.ToLower(w.Title[:1]) + w.Title[1:]
 }
 
 // Steps are the steps that fail.

@@ -3,7 +3,6 @@ package console
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -103,18 +102,9 @@ func (v *visit) sayWhatIsSent(id string, tasks []*task) error {
 	if err != nil {
 		return err
 	}
-	types := map[string]int{}
-	for i := range list.Deliveries {
-		types[list.Deliveries[i].Type]++
-	}
-	var parts []string
-	for _, name := range slices.Sorted(maps.Keys(types)) {
-		parts = append(parts, fmt.Sprintf("%d × %s", types[name], name))
-	}
 	note := "No delivery is exhausted now. Pending ones are sent by themselves."
 	if n := int64(len(list.Deliveries)); n > 0 {
-		note = fmt.Sprintf("Exhausted now: %s: %s. The newest was created %s.", atLeast(n, list.NextCursor != ""), strings.Join(parts, ", "),
-			distance(time.Since(list.Deliveries[0].CreatedAt)))
+		note = fmt.Sprintf("Exhausted now: %s. The newest was created %s.", atLeast(n, list.NextCursor != ""), distance(time.Since(list.Deliveries[0].CreatedAt)))
 	}
 	for _, t := range tasks {
 		if t.Name == "recover" {
@@ -220,14 +210,6 @@ func verbBody(form url.Values) client.VerbBody {
 	return client.VerbBody{Reason: form.Get("reason"), RequestID: form.Get("requestId")}
 }
 
-const fromNow = "only new events"
-
-// overlaps are the choices of how long the previous secret remains valid.
-var overlaps = []struct {
-	text    string
-	seconds int
-}{{"a day", 86400}, {"an hour", 3600}, {"a week", 7 * 86400}, {"no time: it has leaked", 0}}
-
 // minutes is how browsers format a time.
 const minutes = "2006-01-02T15:04"
 
@@ -308,13 +290,11 @@ func (v *visit) enableTask(e *client.WebhookEndpoint) *task {
 		Heading: "Enable the endpoint?", Button: "Enable it",
 		Notes: []string{"Events that are older than the feed keeps are not sent. With only new events, unfinished deliveries are skipped."},
 		fields: []field{
-			{Name: "from", Label: "It gets", Type: "select", Options: []string{"all events since it was disabled", fromNow}}, whyField,
+			{Name: "from", Label: "It gets", Type: "select", Options: []string{"stopped", "now"},
+				Words: map[string]string{"stopped": "all events since it was disabled", "now": "only new events"}}, whyField,
 		},
 		do: func(form url.Values) error {
-			body := client.EnableBody{From: client.EnableBodyFromStopped, Reason: form.Get("reason"), RequestID: form.Get("requestId")}
-			if form.Get("from") == fromNow {
-				body.From = client.EnableBodyFromNow
-			}
+			body := client.EnableBody{From: client.EnableBodyFrom(form.Get("from")), Reason: form.Get("reason"), RequestID: form.Get("requestId")}
 			return v.backTo(endpointURL(e.ID))(v.api.EnableWebhookEndpoint(v.r.Context(), e.ID, body))
 		},
 	}
@@ -322,10 +302,9 @@ func (v *visit) enableTask(e *client.WebhookEndpoint) *task {
 
 func (v *visit) rotateTask(e *client.WebhookEndpoint) *task {
 	overlap := field{Name: "overlap", Label: "The previous secret is good for", Type: "select",
-		Help: "Until then, deliveries have two signatures, so that the receiver can switch."}
-	for _, o := range overlaps {
-		overlap.Options = append(overlap.Options, o.text)
-	}
+		Help:    "Until then, deliveries have two signatures, so that the receiver can switch.",
+		Options: []string{"86400", "3600", "604800", "0"},
+		Words:   map[string]string{"86400": "a day", "3600": "an hour", "604800": "a week", "0": "no time: it has leaked"}}
 	return &task{
 		Name: "rotate", Label: "Rotate the secret", operation: "rotateWebhookSecret",
 		Heading: "Rotate the secret?", Button: "Rotate the secret",
@@ -333,10 +312,8 @@ func (v *visit) rotateTask(e *client.WebhookEndpoint) *task {
 		fields: []field{overlap, whyField},
 		do: func(form url.Values) error {
 			body := client.RotateSecretBody{Reason: form.Get("reason"), RequestID: form.Get("requestId")}
-			for _, o := range overlaps {
-				if o.text == form.Get("overlap") {
-					body.OverlapSeconds = new(o.seconds)
-				}
+			if seconds, err := strconv.Atoi(form.Get("overlap")); err == nil {
+				body.OverlapSeconds = &seconds
 			}
 			rotated, err := v.api.RotateWebhookSecret(v.r.Context(), e.ID, body)
 			return v.tellSecret("The endpoint has a new secret", rotated, err)
