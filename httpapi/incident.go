@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"pawl/db"
 	"pawl/fsm"
 	"pawl/internal/orders"
 	"pawl/internal/webhooks"
@@ -188,29 +189,22 @@ func added(a, b string) string {
 }
 
 // failingEndpoints counts what is undelivered only for endpoints that are wrong, because it takes long.
-func (s *server) failingEndpoints(ctx context.Context) (all []incident, err error) {
+func (s *server) failingEndpoints(ctx context.Context) ([]incident, error) {
 	rows, err := s.Webhooks.List(ctx)
-	if err != nil {
+	rows = slices.DeleteFunc(rows, func(e db.WebhookEndpoint) bool { return endpointIncident(new(webhookEndpointOf(&e))) == nil })
+	if err != nil || len(rows) == 0 {
 		return nil, err
 	}
-	var wrong []int32
-	for i := range rows {
-		e := webhookEndpointOf(&rows[i])
-		if found := endpointIncidents(&e); len(found) > 0 {
-			all, wrong = append(all, found...), append(wrong, rows[i].EndpointNo)
-		}
-	}
-	if len(wrong) == 0 {
-		return nil, nil
-	}
-	events, err := s.Webhooks.Undelivered(ctx, wrong...)
-	for i := range all {
-		all[i].Events, all[i].More = events[wrong[i]].Events, events[wrong[i]].More
-	}
-	return all, err
+	wrong, err := s.withUndelivered(ctx, rows...)
+	return each(wrong, func(e *webhookEndpoint) incident {
+		i := endpointIncident(e)
+		i.Events, i.More = *e.Undelivered, e.MoreUndelivered
+		return *i
+	}), err
 }
 
-func endpointIncidents(e *webhookEndpoint) []incident {
+// endpointIncident is what is wrong with an endpoint, if anything.
+func endpointIncident(e *webhookEndpoint) *incident {
 	i := incident{EndpointID: e.ID, Detail: e.DisabledReason, Description: e.Description}
 	switch {
 	case e.State == webhooks.Disabled && !strings.HasPrefix(i.Detail, webhooks.ByPerson):
@@ -223,5 +217,5 @@ func endpointIncidents(e *webhookEndpoint) []incident {
 	default:
 		return nil
 	}
-	return []incident{i}
+	return &i
 }

@@ -29,16 +29,21 @@ type webhookEndpoints struct {
 
 func (s *server) listWebhookEndpoints(ctx context.Context, _ *struct{}) (webhookEndpoints, error) {
 	rows, err := s.Webhooks.List(ctx)
-	if err != nil || len(rows) == 0 {
-		return webhookEndpoints{[]webhookEndpoint{}}, err
+	if err != nil {
+		return webhookEndpoints{}, err
 	}
+	all, err := s.withUndelivered(ctx, rows...)
+	return webhookEndpoints{all}, err
+}
+
+// withUndelivered counts what the endpoints have not got yet.
+func (s *server) withUndelivered(ctx context.Context, rows ...db.WebhookEndpoint) ([]webhookEndpoint, error) {
 	undelivered, err := s.Webhooks.Undelivered(ctx, each(rows, func(e *db.WebhookEndpoint) int32 { return e.EndpointNo })...)
-	return webhookEndpoints{each(rows, func(e *db.WebhookEndpoint) webhookEndpoint {
-		out := webhookEndpointOf(e)
-		b := undelivered[e.EndpointNo]
+	return each(rows, func(e *db.WebhookEndpoint) webhookEndpoint {
+		out, b := webhookEndpointOf(e), undelivered[e.EndpointNo]
 		out.Undelivered, out.MoreUndelivered = &b.Events, b.More
 		return out
-	})}, err
+	}), err
 }
 
 var getWebhookEndpointOperation = failing(huma.Operation{
@@ -62,10 +67,8 @@ func (s *server) getWebhookEndpoint(ctx context.Context, in *endpointRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	undelivered, err := s.Webhooks.Undelivered(ctx, row.EndpointNo)
-	out, b := webhookEndpointOf(&row), undelivered[row.EndpointNo]
-	out.Undelivered, out.MoreUndelivered = &b.Events, b.More
-	return &webhookEndpointAnswer{ETag: entityTag(row.Version), Body: out}, err
+	out, err := s.withUndelivered(ctx, row)
+	return &webhookEndpointAnswer{ETag: entityTag(row.Version), Body: out[0]}, err
 }
 
 var createWebhookEndpointOperation = withBody(huma.Operation{
