@@ -47,10 +47,6 @@ type verdict struct {
 	Books  bool            // they are wrong, or differ
 }
 
-// parts are the incidents about something that does not work.
-var parts = []client.IncidentKind{client.IncidentKindProviderFailing, client.IncidentKindReplicaLost, client.IncidentKindWebhookFailing,
-	client.IncidentKindWebhookDisabled}
-
 // judge sums up for a person who may do some operations.
 func (p *overviewPage) judge(may func(string) bool) {
 	v := &p.Verdict
@@ -58,21 +54,22 @@ func (p *overviewPage) judge(may func(string) bool) {
 		p.Wrong = addWrong(p.Wrong, wrongOf(i, may))
 	}
 	for _, w := range p.Wrong {
-		if slices.Contains(parts, w.Kind) {
-			v.Fails = append(v.Fails, cmp.Or(w.Host, strings.ToLower(w.Title[:1])+w.Title[1:]))
-		}
-		v.Books = v.Books || w.Kind == client.IncidentKindBooksWrong || w.Kind == client.IncidentKindBooksDiffer
-	}
-	for _, i := range p.Incidents {
-		v.Away, v.Until = v.Away || i.Kind == client.IncidentKindProviderFailing, earlier(v.Until, i.NeedsPersonAt)
-		if i.Kind == client.IncidentKindAttention || i.Kind == client.IncidentKindApproval {
+		v.Away, v.Until = v.Away || w.Kind == client.IncidentKindProviderFailing, earlier(v.Until, w.NeedsPersonAt)
+		switch w.Kind {
+		case client.IncidentKindAttention, client.IncidentKindApproval:
 			of := &v.Others
-			if decides(i.Kind, may) {
+			if decides(w.Kind, may) {
 				of = &v.Person
 			}
-			of.Orders, of.More, of.Totals = of.Orders+i.Orders, of.More || i.More, addTotals(of.Totals, i.Totals)
+			of.Orders, of.More, of.Totals = of.Orders+w.Orders, of.More || w.More, addTotals(of.Totals, w.Totals)
+		case client.IncidentKindBooksWrong, client.IncidentKindBooksDiffer:
+			v.Books = true
+		case client.IncidentKindOverdue, client.IncidentKindOperationsWaiting: // nothing more to say
+		case client.IncidentKindProviderFailing, client.IncidentKindReplicaLost, client.IncidentKindWebhookFailing, client.IncidentKindWebhookDisabled:
+			v.Fails = append(v.Fails, cmp.Or(w.Host, strings.ToLower(w.Title[:1])+w.Title[1:]))
 		}
 	}
+	p.Holds = slices.DeleteFunc(p.Holds, func(h client.HoldCount) bool { return h.Orders+h.Trying == 0 })
 	for _, h := range p.Holds {
 		if h.Hold == fsm.HoldRetry || h.Hold == fsm.HoldCallback || h.Hold == fsm.HoldQueued {
 			v.Alone, v.More = v.Alone+h.Orders, v.More || h.More
@@ -109,11 +106,6 @@ func (p overviewPage) Retried(s client.ProviderStep) *client.Incident {
 		return nil
 	}
 	return &p.Incidents[i]
-}
-
-// Waiting reports whether any order waits.
-func (p overviewPage) Waiting() bool {
-	return slices.ContainsFunc(p.Holds, func(h client.HoldCount) bool { return h.Orders+h.Trying > 0 })
 }
 
 // Aged reports whether the numbers are more than a few seconds old.

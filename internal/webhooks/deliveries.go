@@ -36,11 +36,10 @@ type Delivery struct {
 
 // Item is the item whose stock the delivery is about, or empty.
 func (d *Delivery) Item() string {
-	item, _ := strings.CutPrefix(d.Subject, ItemSubject(""))
-	if item == d.Subject {
-		return ""
+	if item, is := strings.CutPrefix(d.Subject, itemPrefix); is {
+		return item
 	}
-	return item
+	return ""
 }
 
 // Deliveries returns deliveries of an endpoint, newest first.
