@@ -75,7 +75,7 @@ func operationsOf(o *client.Order) (all []operation) {
 	for _, r := range o.Refunds {
 		all = append(all, operation{Kind: "refund", Restock: r.Restock, Capture: client.Capture{
 			Number: r.Refund, State: client.CaptureState(r.State), Amount: r.Amount, Lines: r.Lines, Reason: r.Reason,
-			RequestID: r.RequestID, CreatedAt: r.CreatedAt, Reference: r.Reference, Code: r.Code, Detail: r.Detail, NextAt: r.NextAt,
+			RequestID: r.RequestID, CreatedAt: r.CreatedAt, FinishedAt: r.FinishedAt, Reference: r.Reference, Code: r.Code, Detail: r.Detail, NextAt: r.NextAt,
 		}})
 	}
 	for _, c := range o.Captures {

@@ -39,7 +39,7 @@ type ordersPage struct {
 	Term         string   // that was looked for
 	Keys         []string // of metadata, whose values terms find
 	OfOperations bool     // orders whose refunds, captures or voids are open
-	OfRefunds    bool     // orders whose last refund is done
+	OfRefunds    bool     // orders whose last refund is done: the list is about their refunds
 	OfHold       bool     // orders that wait for the same
 	Without      []view   // of an empty list: searches without one of its filters, named by it, that find orders
 }
@@ -351,7 +351,7 @@ func (v *visit) find(s *search, p *ordersPage) error {
 		p.Verbs = nil // the actions are about orders
 	}
 	filter.Limit, filter.Cursor, filter.Count = ordersOfPage, v.query("cursor"), true
-	filter.Money = filter.Charged || filter.Refunded || filter.Authorized || filter.Voided || filter.Refund == "failed" || filter.Dispute != "" || filter.Currency != ""
+	filter.Money = filter.Charged || filter.Refunded || filter.Authorized || filter.Voided || p.OfRefunds || filter.Refund == "failed" || filter.Dispute != "" || filter.Currency != ""
 	list, err := v.api.ListOrders(v.r.Context(), filter)
 	if problem := refusedInput(err); problem != nil {
 		for _, field := range problem.Errors {
@@ -370,34 +370,27 @@ func (v *visit) find(s *search, p *ordersPage) error {
 	return nil
 }
 
-// OpenOperations are the refunds, captures and voids of an order that the list is about.
-func (p *ordersPage) OpenOperations(o client.Order) []operation {
+// Operations are the refunds, captures and voids of an order that the list is about: the open ones, or the refunds that are done.
+func (p *ordersPage) Operations(o client.Order) []operation {
 	return slices.DeleteFunc(operationsOf(&o), func(c operation) bool {
-		return !p.OfOperations || c.State == client.CaptureStateDone || c.State == client.CaptureStateFailed
+		done := c.State == client.CaptureStateDone
+		return !p.OfOperations && !(p.OfRefunds && done && c.Kind == "refund") || p.OfOperations && (done || c.State == client.CaptureStateFailed)
 	})
 }
 
-// Sum is that of orders on hold, or of OpenOperations if the page has all of them.
+// Sum is that of orders on hold, or of Operations if the page has all of them.
 func (p *ordersPage) Sum() (sums []client.CurrencyTotal) {
 	if p.OfHold && !p.More && !p.OfOperations {
 		return p.Amounts
 	}
 	for _, o := range p.Orders {
-		for _, c := range p.OpenOperations(o) {
-			if p.Next == "" && p.First == 1 {
+		for _, c := range p.Operations(o) {
+			if p.OfOperations && p.Next == "" && p.First == 1 {
 				sums = addTotals(sums, []client.CurrencyTotal{{Currency: o.Currency, Amount: c.Amount}})
 			}
 		}
 	}
 	return sums
-}
-
-// Since is when an order became as the list says.
-func (p *ordersPage) Since(o client.Order) time.Time {
-	if n := len(o.Refunds); n > 0 && p.OfRefunds {
-		return o.Refunds[n-1].FinishedAt
-	}
-	return o.StatusSince
 }
 
 // Short reports whether the page ended before it was full.
