@@ -1882,6 +1882,7 @@ type Order struct {
 
 	// ResumesAt When a held order continues at the latest. Absent if it waits for a person, or for another order with its concurrency key.
 	ResumesAt time.Time `json:"resumesAt,omitempty,omitzero"`
+	Retry     Retries   `json:"retry,omitempty,omitzero"`
 
 	// Route Provider that charges the order, by its name in the policy. Absent if the charge has only one.
 	Route string `json:"route,omitempty,omitzero"`
@@ -2414,6 +2415,18 @@ type RequestedOrderHold string
 
 // RequestedOrderState defines model for RequestedOrder.State.
 type RequestedOrderState string
+
+// Retries defines model for Retries.
+type Retries struct {
+	// Failed Tries and look-ups that failed and count, since the order came to the step or a person had it tried again. Those that could not reach the provider, or came too fast for it, do not count.
+	Failed int `json:"failed"`
+
+	// Left How many more must fail before the order needs a person.
+	Left int `json:"left"`
+
+	// Until The order does not need a person before this time, even if none is left. Absent before the first call.
+	Until time.Time `json:"until,omitempty,omitzero"`
+}
 
 // RetryBody defines model for RetryBody.
 type RetryBody struct {

@@ -119,12 +119,16 @@ func TestRetriesEnd(t *testing.T) {
 		t.Parallel()
 		rapid.Check(t, func(t *rapid.T) {
 			u, after, counts := anyTry(t)
-			s, retries := u.decide(), int(*u.order.Retries)
-			if counts {
-				retries++
+			s, left := u.decide(), u.cfg.Retry.Budget-u.spent()
+			u.order.Hold, u.order.Policy = new(fsm.HoldRetry), new(int32(1))
+			e := &Engine{}
+			e.policies = newPolicies(nil, nil)
+			e.policies.now.Store(&knownPolicies{byVersion: map[int32]*policy.Policy{1: {Charge: *u.cfg}}})
+			told := e.Retries(u.order)
+			if u.order.RetryWindowStartedAt != nil && told.Until.Sub(u.now) != left {
+				t.Fatalf("until %s, with %s left", told.Until, left)
 			}
-			left := u.cfg.Retry.Budget - u.spent()
-			exhausted := retries > u.cfg.Retry.MaxRetries && left <= 0
+			exhausted := (told.Left == 0 || told.Left == 1 && counts) && left <= 0
 			tooLong := after > left && after > u.cfg.Retry.Cap
 			if want := exhausted || tooLong; (s.Hold == fsm.HoldAttention) != want || s.Hold == fsm.HoldAttention && s.Delay >= 0 {
 				t.Fatalf("%+v, exhausted %v, too long %v", s, exhausted, tooLong)

@@ -306,6 +306,27 @@ func (u undecided) again(s ledger.Suspension, after time.Duration) ledger.Suspen
 	return s
 }
 
+// Retries are the tries of a step that failed and count, and how many are left. Once none is and Until has passed, the order
+// needs a person after the next one that fails: see again.
+type Retries struct {
+	Failed, Left int32
+	Until        *time.Time // nil: there was no call yet
+}
+
+// Retries returns those of an order that waits for its next try; nil: it does not, or this process does not know its policy.
+func (e *Engine) Retries(o *orders.Order) *Retries {
+	p, _ := e.policies.byVersion(o.Policy)
+	if p == nil || !orders.HeldFor(o, fsm.HoldRetry) {
+		return nil
+	}
+	retry, failed := &stepFor(p, o, o.Status.Step()).Retry, or(o.Retries)
+	r := &Retries{Failed: failed, Left: max(int32(retry.MaxRetries)+1-failed, 0)}
+	if o.RetryWindowStartedAt != nil {
+		r.Until = new(o.RetryWindowStartedAt.Add(retry.Budget).UTC())
+	}
+	return r
+}
+
 // delayBound is the upper bound of the random delay before a retry, in nanoseconds (full jitter: Brooker, "Exponential
 // Backoff And Jitter", 2015). It grows with the number of retries. Answers that do not count leave that number
 // unchanged, so after these the bound grows with the time spent.

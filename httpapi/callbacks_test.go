@@ -66,6 +66,9 @@ func TestCallback(t *testing.T) {
 	for _, shown := range []string{`"policy":1`, `"calls":1`, `"inDoubt":true`, `"resumesAt":"`, `"action":{"redirect":"https://bank.example/<3ds>"}`} {
 		assert.Contains(t, a.body, shown)
 	}
+	b.exec(t, `UPDATE orders SET hold = 'retry', retries = 3, retry_window_started_at = '2026-11-01T00:00Z'`)
+	assert.Contains(t, b.get(t, "/api/orders/o%2F1").body, `"retry":{"failed":3,"left":5,"until":"2026-11-01T00:15:00Z"}`)
+	b.exec(t, `UPDATE orders SET hold = 'callback', retries = NULL`)
 	post := func(body string) answer { return b.call(t, "POST "+path(), body) }
 	for body, code := range map[string]string{
 		`{}`: "invalid_input", `{"outcome":"perhaps"}`: "invalid_input", `{"outcome":1}`: "invalid_input", `[]`: "invalid_input",

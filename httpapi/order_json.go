@@ -59,6 +59,7 @@ type OrderTerms struct {
 	ApprovalUntil *time.Time `json:"approvalUntil,omitempty" doc:"When the approval times out and the policy decides. Absent if it does not."`
 	OnTimeout     string     `json:"approvalOnTimeout,omitempty" enum:"cancel,approve" doc:"What happens at approvalUntil if nobody decides before. Absent unless the order waits for approval, and in problems."`
 	ApprovalRule  string     `json:"approvalRule,omitempty" doc:"The conditions of the rule of the policy for which the order waits for approval, in words."`
+	Retry         *retries   `json:"retry,omitempty" doc:"The tries of the step that an order with hold retry waits to try again."`
 	Calls         int32      `json:"calls,omitempty" minimum:"1" doc:"Number of calls made to providers."`
 	InDoubt       bool       `json:"inDoubt,omitempty" doc:"A call was made, and its outcome is not known yet."`
 	Action        object     `json:"action,omitempty" doc:"What the customer must do, as the provider described it."`
@@ -146,6 +147,13 @@ func resultOf(c *orders.ChargeOperation) OperationResult {
 
 func captureOf(c *orders.ChargeOperation) capture {
 	return capture{Number: c.Number, State: c.State, Amount: c.Amount.String(), Final: c.Voided != nil && c.Voided.IsPos(), OperationResult: resultOf(c)}
+}
+
+// retries are an engine.Retries.
+type retries struct {
+	Failed int32      `json:"failed" minimum:"0" doc:"Tries and look-ups that failed and count, since the order came to the step or a person had it tried again. Those that could not reach the provider, or came too fast for it, do not count."`
+	Left   int32      `json:"left" minimum:"0" doc:"How many more must fail before the order needs a person."`
+	Until  *time.Time `json:"until,omitempty" doc:"The order does not need a person before this time, even if none is left. Absent before the first call."`
 }
 
 type steps struct {

@@ -223,6 +223,8 @@ func (s *server) orderOf(o *orders.Order) order {
 		if wire.ApprovalRule, wire.OnTimeout = s.engine.Approval(o); wire.ApprovalUntil == nil {
 			wire.OnTimeout = ""
 		}
+	} else if wire.OrderTerms != nil {
+		wire.Retry = (*retries)(s.engine.Retries(o))
 	}
 	return wire
 }

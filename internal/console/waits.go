@@ -35,7 +35,7 @@ func waitsFor(o *client.Order, moves []client.Transition, calls []client.Call) *
 	switch o.Hold {
 	case client.OrderHoldRetry:
 		w.tellTries(o, moves, calls)
-		w.Next = markup("The next try is %s, by itself. If its retries are used up before one succeeds, it needs a person. Tries that can’t reach the provider do not count.", when(o.ResumesAt))
+		w.Next = markup("The next try is %s, by itself.%s Tries that can’t reach the provider do not count.", when(o.ResumesAt), untilPerson(o.Retry))
 	case client.OrderHoldCallback:
 		w.Title = "Waits for the provider’s answer to " + theStep[o.Status]
 		w.Why = markup("The provider has accepted the request, and will report the result.%s", waited(held.At))
@@ -125,6 +125,23 @@ func (w *wait) tellTries(o *client.Order, moves []client.Transition, calls []cli
 	if words := inWords(o.HoldReason); words != o.HoldReason {
 		w.Why += template.HTML(" " + template.HTMLEscapeString(capital(words)) + ".")
 	}
+}
+
+// untilPerson says how long a step is tried before the order needs a person; empty: it is not known.
+func untilPerson(r client.Retries) template.HTML {
+	used := " All its tries are used."
+	if r.Left > 0 {
+		used = fmt.Sprintf(" %d of %d tries are used.", r.Failed, r.Failed+r.Left)
+	}
+	switch {
+	case r == client.Retries{}:
+		return ""
+	case r.Until.After(time.Now()):
+		return template.HTML(used) + markup(" Pawl tries until %s (%s) at least; then it needs a person.", timeAt(r.Until, "15:04 UTC"), due(r.Until))
+	case r.Left > 0:
+		return template.HTML(used + " If the others fail, too, it needs a person.")
+	}
+	return template.HTML(used + " If the next one fails, it needs a person.")
 }
 
 // providerWords are those of the provider in its answer to a call, or ours for it.

@@ -2255,6 +2255,8 @@ export interface components {
              * @description When a held order continues at the latest. Absent if it waits for a person, or for another order with its concurrency key.
              */
             resumesAt?: string;
+            /** @description The tries of the step that an order with hold retry waits to try again. */
+            retry?: components["schemas"]["Retries"];
             /** @description Provider that charges the order, by its name in the policy. Absent if the charge has only one. */
             route?: string;
             /**
@@ -2747,6 +2749,23 @@ export interface components {
             status: components["schemas"]["Status"];
             /** @description The last verb that was applied with this requestId. */
             verb: string;
+        };
+        Retries: {
+            /**
+             * Format: int32
+             * @description Tries and look-ups that failed and count, since the order came to the step or a person had it tried again. Those that could not reach the provider, or came too fast for it, do not count.
+             */
+            failed: number;
+            /**
+             * Format: int32
+             * @description How many more must fail before the order needs a person.
+             */
+            left: number;
+            /**
+             * Format: date-time
+             * @description The order does not need a person before this time, even if none is left. Absent before the first call.
+             */
+            until?: string;
         };
         RetryBody: {
             /**
