@@ -307,12 +307,14 @@ func (c *comparison) settled(key *db.ProviderKeysRow, e entry) (wrong bool) {
 		c.judge(uncounted, key.OrderID, !key.Counted && e.state == undoneThere, says)
 	}
 	if key.Effect == stands {
-		voided, err := decimal.Parse(key.Voided) // an error: it is not compared
-		ended := err == nil && e.state == live && e.voided.Cmp(voided) != 0
-		if ended {
-			says = fmt.Sprintf("%s order, authorization of %s %s: voided or ended %s at the provider, %s in Pawl's books", key.Status, key.Amount, key.Currency, e.voided, voided)
+		if voided, err := decimal.Parse(key.Voided); err == nil && (e.state == live || e.state == undoneThere) { // an error: it is not compared
+			if e.state == undoneThere {
+				e.voided = e.amount
+			}
+			return c.judge(ended, key.OrderID, e.voided.Cmp(voided) != 0, fmt.Sprintf("%s order, authorization of %s %s: voided or ended %s at the provider, %s in Pawl's books",
+				key.Status, key.Amount, key.Currency, e.voided, voided))
 		}
-		return c.judge(standing, key.OrderID, e.state != live || ended, says)
+		return c.judge(standing, key.OrderID, e.state != live, says)
 	}
 	return c.judge(livings, key.OrderID, e.state == live || e.state == pending, says)
 }

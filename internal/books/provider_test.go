@@ -108,7 +108,7 @@ func TestEveryDifferenceToTheProviderIsFound(t *testing.T) { //nolint:tparallel 
 		{"charged again by others", nil, `{"key":"shop-1","orderId":"sold","step":"charge","amount":"1","currency":"EUR","state":"live"}` +
 			`{"key":"shop-2","orderId":"sold","step":"refund","state":"live"}`, found{"provider_again": {"sold", "sold"}}},
 		{"an authorization that has ended", nil, fmt.Sprintf(`{"key":%q,"amount":"10.5","currency":"EUR","state":"live","voided":"0.01"}`, keyOf("sold", fsm.Charge, 0)),
-			found{"provider_standing": {"sold"}}},
+			found{"provider_ended": {"sold"}}},
 		{"of orders that have not ended", forget("waiting", fsm.Charge), "", nil},
 		{"a charge that stands gone", forget("sold", fsm.Charge), "",
 			found{"provider_standing": {"sold"}}},

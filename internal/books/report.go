@@ -193,6 +193,7 @@ const (
 // The names of the checks against a provider.
 const (
 	standing   = "provider_standing"
+	ended      = "provider_ended"
 	livings    = "provider_live"
 	amounts    = "provider_amounts"
 	references = "provider_references"
@@ -206,7 +207,8 @@ const (
 )
 
 var providerChecks = []Check{
-	{Name: standing, Proves: "What Pawl's books say is done is done at the provider, and has not ended there."},
+	{Name: standing, Proves: "What Pawl's books say is done is done at the provider."},
+	{Name: ended, Proves: "No authorization of Pawl's books has ended at the provider, nor a part of one."},
 	{Name: livings, Proves: "What is done or under way at the provider is in Pawl's books."},
 	{Name: amounts, Proves: "The provider has the amount and currency of the order."},
 	{Name: references, Proves: "The provider's references are those in the books."},
