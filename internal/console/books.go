@@ -400,11 +400,11 @@ func keysOf(step string, n int64) string {
 	return count(n) + " " + name + plural(n, "", "s")
 }
 
-// moneyIn is money by currency, after a colon; empty: there is none.
+// moneyIn is money by currency without signs, after a colon; empty: there is none.
 func moneyIn(money map[string]string) string {
 	var sums []string
 	for _, currency := range slices.Sorted(maps.Keys(money)) {
-		sums = append(sums, count(money[currency])+" "+currency)
+		sums = append(sums, count(strings.TrimPrefix(money[currency], "-"))+" "+currency)
 	}
 	return strings.TrimSuffix(": "+strings.Join(sums, ", "), ": ")
 }
@@ -413,7 +413,8 @@ func moneyIn(money map[string]string) string {
 func (p booksPage) ToDo(check string) string { return differences[check] }
 
 var differences = map[string]string{
-	"provider_standing":   "Look the charge up at the provider. If it never happened there, charge the customer by hand or write it off; if it was refunded there by hand, keep a note; if its authorization ended, void it here.",
+	"provider_standing":   "Look the charge up at the provider. If it never happened there, charge the customer by hand or write it off; if it was refunded there by hand, keep a note.",
+	"provider_ended":      "Void what is left of the order: it can't be captured any more.",
 	"provider_live":       "Refund it at the provider by hand, or have the provider send its callback again: Pawl then undoes it.",
 	"provider_amounts":    "Correct the amount at the provider: refund what is too much, or charge what is missing.",
 	"provider_references": "Find the cause before you cancel or refund the order: Pawl's reference may belong to another order.",
@@ -431,6 +432,7 @@ func (p booksPage) Finding(check string) string { return findings[check] }
 
 var findings = map[string]string{
 	"provider_standing":   "Done in Pawl's books, but not, or no longer, at the provider",
+	"provider_ended":      "Authorized in Pawl's books, ended at the provider",
 	"provider_live":       "Done at the provider, but not, or undone, in Pawl's books",
 	"provider_amounts":    "Another amount or currency at the provider",
 	"provider_references": "Another reference at the provider",

@@ -188,60 +188,67 @@ func (b *balance) less(what string, amount decimal.Decimal) {
 	}
 }
 
-// RefundedOfLines says what refunds have given back, or are to give back, of each line; nil: of none.
-func (p *orderPage) RefundedOfLines() (said []string) {
-	done := slices.DeleteFunc(slices.Clone(p.Refunds), func(r client.Refund) bool { return r.State != client.RefundStateDone })
-	open := openRefunds(p.Order)
-	for i := range p.Lines {
-		said = append(said, strings.TrimPrefix(backOf(done, i+1, "")+backOf(open, i+1, " on the way back"), ", "))
-	}
-	if strings.Join(said, "") == "" {
+// lineRow is a line of an order: what refunds have given back of it, may give back, and leave. The rows add up.
+type lineRow struct {
+	client.Line
+	Refunded, GoingBack, Left linePart
+}
+
+// linePart is a part of a line. Lines may have no amounts.
+type linePart struct {
+	Units  int
+	Amount decimal.Decimal
+}
+
+// LineRows are the lines, and what was refunded beside them; nil: nothing was refunded of an order with lines.
+func (p *orderPage) LineRows() (rows []lineRow) {
+	if p.Lines == nil || p.GivenBack().IsZero() && p.GoingBack() == "" {
 		return nil
 	}
-	return said
-}
-
-// backOf says what refunds have of a line, after a comma; empty: nothing.
-func backOf(refunds []client.Refund, number int, how string) string {
-	units, amount := 0, decimal.Decimal{}
-	for _, r := range refunds {
-		for _, line := range r.Lines {
-			if int(line.Line) == number {
-				units += line.Quantity
-				amount, _ = amount.Add(parsed(line.Amount))
-			}
-		}
+	for _, line := range p.Lines {
+		rows = append(rows, lineRow{Line: line, Left: linePart{line.Quantity, parsed(line.Amount)}})
 	}
-	switch {
-	case units > 0 && amount.IsZero():
-		return fmt.Sprintf(", %d%s", units, how)
-	case units > 0:
-		return fmt.Sprintf(", %s for %d%s", count(amount), units, how)
-	case !amount.IsZero():
-		return ", " + count(amount) + how
-	}
-	return ""
-}
-
-// RefundedBesideLines says what refunds have given back more or less than they named of lines; empty: nothing.
-func (p *orderPage) RefundedBesideLines() string {
-	var sum decimal.Decimal
+	beside := lineRow{}
 	for _, r := range p.Refunds {
-		if r.State != client.RefundStateDone {
+		if r.State == client.RefundStateFailed {
 			continue
 		}
-		sum, _ = sum.Add(parsed(r.Amount))
-		for _, line := range r.Lines {
-			sum, _ = sum.Sub(parsed(line.Amount))
+		beside.giveBack(r.State, linePart{Amount: parsed(r.Amount)})
+		for _, l := range r.Lines {
+			rows[l.Line-1].giveBack(r.State, linePart{l.Quantity, parsed(l.Amount)})
+			beside.giveBack(r.State, linePart{Amount: parsed(l.Amount).Neg()})
 		}
 	}
-	switch {
-	case sum.IsZero() || p.Lines[0].Amount == "":
-		return ""
-	case sum.IsNeg():
-		return count(sum.Abs()) + " less was refunded than that."
+	if p.Lines[0].Amount != "" && !(beside.Refunded.Amount.IsZero() && beside.GoingBack.Amount.IsZero()) {
+		rows = append(rows, beside)
 	}
-	return count(sum) + " more was refunded, of no line."
+	return rows
+}
+
+func (r *lineRow) giveBack(state client.RefundState, part linePart) {
+	to := &r.Refunded
+	if state != client.RefundStateDone {
+		to = &r.GoingBack
+	}
+	to.add(part)
+	r.Left.add(linePart{-part.Units, part.Amount.Neg()})
+}
+
+// Says shows a part; empty: nothing of the line.
+func (r lineRow) Says(part linePart) string {
+	switch {
+	case part == linePart{}:
+		return ""
+	case r.Item != "" && r.Amount == "":
+		return count(part.Units)
+	case part.Units > 0 && r.Kind == "":
+		return fmt.Sprintf("%s for %d", count(part.Amount), part.Units)
+	}
+	return count(part.Amount)
+}
+
+func (l *linePart) add(part linePart) {
+	l.Units, l.Amount = l.Units+part.Units, added(l.Amount, part.Amount)
 }
 
 // Goods says whether the goods of the order are reserved.

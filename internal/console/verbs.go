@@ -102,6 +102,8 @@ func (a *verb) doneTo(o *client.Order) string {
 		return "The order is canceled."
 	case a.Name == "retry" && a.failed(o):
 		return "The order was retried, and has failed again."
+	case a.Name == "retry" && o.Status == client.StatusCompleted && slices.ContainsFunc(operationsOf(o), operation.Waits):
+		return "It is tried at once. What is not done yet is below, with its next try."
 	case last.State == client.CaptureStateDone:
 		return "The " + a.Name + " is done."
 	case a.failed(o):
