@@ -246,13 +246,15 @@ func dryRun(r *http.Request) (bool, error) {
 
 var refundOperation = verbOperation(orders.Refund, "Refund a completed order",
 	"Refunds a part of the charge, or all that is left of it, through the provider that charged it. The status stays completed; "+
-		"refunded and refunds report what was refunded. Unknown fields are rejected.",
+		"refunded and refunds report what was refunded. Unknown fields are rejected.\n\n"+
+		"A named line gets back its own amount, without a share of tax or discount: name the part of those lines, too, as the console does. "+
+		"One of two cups, with its share of the tax: {\"requestId\":\"r1\",\"reason\":\"broken\",\"lines\":[{\"line\":2,\"quantity\":1},{\"line\":4,\"amount\":\"2.86\"}]}",
 	"refund_too_large", "restock_too_large", "no_refund_url")
 
 type refundBody struct {
 	Amount    amountInput `json:"amount,omitempty" doc:"How much; more than 0. Defaults to all that is left."`
 	Restock   *int32      `json:"restock,omitempty" minimum:"1" maximum:"2147483647" doc:"Units to return to stock at once, whatever the outcome of the refund. For an order of one item."`
-	Lines     []linePart  `json:"lines,omitempty" nullable:"false" minItems:"1" maxItems:"200" doc:"For an order with lines: what is refunded. Without an amount, the refund is of their amounts. Refunds of all units of a line add up to its amount; those of some are rounded half up."`
+	Lines     []linePart  `json:"lines,omitempty" nullable:"false" minItems:"1" maxItems:"200" doc:"For an order with lines: what is refunded. Without an amount, the refund is of their amounts, without a share of tax or discount, which are lines of their own. Refunds of all units of a line add up to its amount; those of some are rounded half up."`
 	Reason    string      `json:"reason" minLength:"1" maxLength:"1000" doc:"Why; recorded in the history, and sent to an http provider."`
 	RequestID string      `json:"requestId,omitempty" minLength:"1" maxLength:"255" doc:"A name for this refund, so that it is done once. Required, here or as Idempotency-Key."`
 	VerbBody

@@ -424,7 +424,8 @@ func ordersRefundCommand() *cobra.Command {
 	var dryRun bool
 	cmd := asking(&cobra.Command{
 		Use: "refund ORDER --reason TEXT", Short: "Refund a completed order", Args: cobra.ExactArgs(1),
-		Long: "Refunds a completed order. With --request-id, repeating the command is safe.",
+		Long: "Refunds a completed order. With --request-id, repeating the command is safe.\n" +
+			"Units bring no share of tax or discount: give it with --line-amount.",
 		Example: "  pawl orders refund order-1 --amount 12.50 --reason \"one is broken\" --request-id ticket-1\n" +
 			"  pawl orders refund order-1 --reason \"sent back\" --restock 1 --dry-run\n" +
 			"  pawl orders refund order-2 --reason \"sent back\" --line 1=2 --line-amount 3=2.86 --restock-line 1",
