@@ -2270,7 +2270,7 @@ type RefundBody struct {
 	// Amount How much; more than 0. Defaults to all that is left.
 	Amount *string `json:"amount,omitempty"`
 
-	// Lines For an order with lines: what is refunded. Without an amount, the refund is of their amounts. Refunds of all units of a line add up to its amount; those of some are rounded half up.
+	// Lines For an order with lines: what is refunded. Without an amount, the refund is of their amounts, without a share of tax or discount, which are lines of their own. Refunds of all units of a line add up to its amount; those of some are rounded half up.
 	Lines []LinePart `json:"lines,omitempty,omitzero"`
 
 	// OnBehalfOf For whom the request is made; recorded beside the caller. Requires the role delegate.

@@ -449,7 +449,9 @@ export interface paths {
         put?: never;
         /**
          * Refund a completed order
-         * @description Refunds a part of the charge, or all that is left of it, through the provider that charged it. The status stays completed; refunded and refunds report what was refunded. Unknown fields are rejected. Needs the role operate.
+         * @description Refunds a part of the charge, or all that is left of it, through the provider that charged it. The status stays completed; refunded and refunds report what was refunded. Unknown fields are rejected.
+         *
+         *     A named line gets back its own amount, without a share of tax or discount: name the part of those lines, too, as the console does. One of two cups, with its share of the tax: {"requestId":"r1","reason":"broken","lines":[{"line":2,"quantity":1},{"line":4,"amount":"2.86"}]} Needs the role operate.
          */
         post: operations["refundOrder"];
         delete?: never;
@@ -2630,7 +2632,7 @@ export interface components {
         RefundBody: {
             /** @description How much; more than 0. Defaults to all that is left. */
             amount?: components["schemas"]["Decimal"] | components["schemas"]["Number"];
-            /** @description For an order with lines: what is refunded. Without an amount, the refund is of their amounts. Refunds of all units of a line add up to its amount; those of some are rounded half up. */
+            /** @description For an order with lines: what is refunded. Without an amount, the refund is of their amounts, without a share of tax or discount, which are lines of their own. Refunds of all units of a line add up to its amount; those of some are rounded half up. */
             lines?: components["schemas"]["LinePart"][];
             /** @description For whom the request is made; recorded beside the caller. Requires the role delegate. */
             onBehalfOf?: string;
