@@ -401,9 +401,13 @@ func TestDoubtIsTold(t *testing.T) {
 	assert.Equal(t, open.key, closed.key, "the group, whatever the breaker does")
 	found.ProviderSteps[0].FailingSince = time.Date(2026, 11, 27, 3, 9, 0, 0, time.UTC)
 	assert.Equal(t, failingAt(found, "approve", []client.BulkResult{{Status: "pending"}}), []string{"The provider of charge has been failing since 03:09 UTC: approved orders wait to be charged."})
-	refunded := client.Order{Currency: "USD", Refunds: []client.Refund{{State: "done", Amount: "5", FinishedAt: found.ProviderSteps[0].FailingSince}, {State: "failed", Amount: "7"}}}
+	refunded := client.Order{Currency: "USD", Refunds: []client.Refund{{State: "done", Amount: "5", Reason: "late", FinishedAt: found.ProviderSteps[0].FailingSince}, {State: "failed", Amount: "7"}}}
 	text := render(t, "orders", client.Caller{}, &ordersPage{OfRefunds: true, Orders: []client.Order{refunded}})
-	assert.Contains(t, text, `<th scope="col">Refunded<`, `data-label="Refunded:"><div><time datetime="2026-11-27T03:09:00Z"`, "<div>refund of 5: ", "<div>5 USD</div>")
+	assert.Contains(t, text, `<th scope="col">Refunded<`, `data-label="Refunded:"><div><time datetime="2026-11-27T03:09:00Z"`, "<div><bdi>late</bdi></div>", "<div>5 USD</div>")
+	of := client.Order{Amount: "14", Status: "completed", Refunded: "5", Lines: []client.Line{{Item: "cup", Quantity: 3, Amount: "12"}, {Item: "VAT", Kind: "tax", Quantity: 1, Amount: "2"}},
+		Refunds: []client.Refund{{State: "done", Amount: "5", Lines: []client.RefundLine{{Line: 1, Quantity: 1, Amount: "4"}}}, {State: "pending", Amount: "1", Lines: []client.RefundLine{{Line: 2, Amount: "1"}}}, {State: "failed", Amount: "7"}}}
+	text = regexp.MustCompile(`\s*<[^>]*>`).ReplaceAllString(render(t, "order", client.Caller{}, &orderPage{Order: &of, History: &history{}}), "|")
+	assert.Contains(t, text, "|3|12|4 for 1||8 for 2|", "tax||1|2|||1|1|", "|Of no line|||1||−1|", "|Sum|||14|5|1|8|")
 	assert.Equal(t, searchOf(&client.ErrorGroup{Status: "charging", Route: "eu", Hold: client.ErrorGroupHoldRetry}), `status:charging hold:retry route:"eu"`)
 }
 
