@@ -45,7 +45,7 @@ func TestOrderWithLines(t *testing.T) {
 	seen := s.do(t, refund, "line1", "1", "line3", "4.90", "line4", "0", "restock", "yes").want(t, 200, "8.90 USD: done, 1 × &lt;tea&gt;, 1 × by air, 1 back in stock")
 	s.post(t, refund, seen.fill("reason", "broken")).want(t, 303)
 	s.get(t, "/console/order?id=basket").want(t, 200, ">8.90<small>, 1 × <bdi>&lt;tea&gt;</bdi></small><small>, 1 × <bdi>by air</bdi></small><small>, 1 back in stock<", "All items: sold, 1 back in stock",
-		`>4.00 for 1<`, `>4.90 for 1<`)
+		`>4.00 for 1<`, `>4.90<td class="number">0.00<`)
 	s.get(t, "/console/item?item=%3Ctea%3E").want(t, 200, `came back with a refund of <a href="/console/order?id=basket">`)
 	s.get(t, refund).want(t, 200, ">1 of 2<td>", "8.90 USD was refunded before", "by air <small>shipping</small>", `data-label="Left:">0.00<td></tr>`, `!name="line3"`)
 	s.do(t, refund, "line1", "1", "line4", "0").want(t, 200, "4.00 USD goes back")
@@ -53,7 +53,7 @@ func TestOrderWithLines(t *testing.T) {
 	share := s.do(t, refund, "line1", "1").want(t, 200, "4.00 for 1 × &lt;tea&gt; − 1.71 for spring = 2.29 USD.")
 	s.post(t, refund, share.fill("reason", "broken")).want(t, 303)
 	s.get(t, refund).want(t, 200, `data-amount="-1.29 share"`)
-	s.get(t, "/console/order?id=basket").want(t, 200, ">8.00 for 2<", ">−1.71<", "!of no line", "<small>, −1.71 of <bdi>spring</bdi></small>")
+	s.get(t, "/console/order?id=basket").want(t, 200, ">8.00 for 2<", ">−1.71<", "!Of no line", "<small>, −1.71 of <bdi>spring</bdi></small>")
 	s.do(t, refund, "line2", "1", "line4", "0").want(t, 409, "The total is 3.00 USD, and 1.71 USD can still be refunded.")
 	s.do(t, refund, "line2", "1").want(t, 200, "3.00 for 1 × cup − 1.29 for spring = 1.71 USD.")
 	s.post(t, refund, s.do(t, refund, "all", "yes").want(t, 200, "3.00 for 1 × cup − 1.29 for spring = 1.71 USD.").fill("reason", "all")).want(t, 303)
