@@ -197,7 +197,7 @@ func TestWaits(t *testing.T) {
 		{client.Order{Status: "charging", Hold: "retry", HoldReason: "breaker_open", ResumesAt: soon, InDoubt: true, Retry: client.Retries{Failed: 1, Left: 7, Until: soon}}, client.Transition{From: "pending"},
 			client.Call{Outcome: "unknown", Code: "error", Detail: "HTTP 503: down"},
 			"Waits to try the charge again|One try has failed, 7 min ago: HTTP 503: down. The provider keeps failing.|The next try is in 1 min (" + minute(soon) +
-				"), by itself. 1 of 8 tries are used. Pawl tries until " + minute(soon) + " (in 1 min) at least; then it needs a person. Tries that can’t reach the provider do not count.|Nobody needs to do anything.|The customer may have been charged 8 USD, but not twice: all tries have the same key."},
+				"), by itself. Pawl tries at least 7 more times and until " + minute(soon) + " (in 1 min); then the order needs a person. Tries that can’t reach the provider do not count.|Nobody needs to do anything.|The customer may have been charged 8 USD, but not twice: all tries have the same key."},
 		{client.Order{Status: "confirming", Hold: "callback", ResumesAt: far}, client.Transition{Verb: "callback"}, client.Call{},
 			"Waits for the provider’s answer to the confirmation|The provider has accepted the request, and will report the result. It has waited since " + minute(past) + " (7 min ago).|" +
 				"The order goes on with the provider’s report. Without one, Pawl asks the provider in 25 h (" + far.UTC().Format("Mon 2 Jan 15:04 UTC") + ").|Nobody needs to do anything.|The customer was charged 8 USD."},

@@ -129,19 +129,20 @@ func (w *wait) tellTries(o *client.Order, moves []client.Transition, calls []cli
 
 // untilPerson says how long a step is tried before the order needs a person; empty: it is not known.
 func untilPerson(r client.Retries) template.HTML {
-	used := " All its tries are used."
-	if r.Left > 0 {
-		used = fmt.Sprintf(" %d of %d tries are used.", r.Failed, r.Failed+r.Left)
-	}
-	switch {
-	case r == client.Retries{}:
+	if r == (client.Retries{}) {
 		return ""
-	case r.Until.After(time.Now()):
-		return template.HTML(used) + markup(" Pawl tries until %s (%s) at least; then it needs a person.", timeAt(r.Until, "15:04 UTC"), due(r.Until))
-	case r.Left > 0:
-		return template.HTML(used + " If the others fail, too, it needs a person.")
 	}
-	return template.HTML(used + " If the next one fails, it needs a person.")
+	var bounds []string
+	if r.Left > 0 {
+		bounds = append(bounds, fmt.Sprint(" ", r.Left, plural(int64(r.Left), " more time", " more times")))
+	}
+	if r.Until.After(time.Now()) {
+		bounds = append(bounds, string(markup(" until %s (%s)", timeAt(r.Until, "15:04 UTC"), due(r.Until))))
+	}
+	if len(bounds) == 0 {
+		return " If it fails, the order needs a person."
+	}
+	return template.HTML(" Pawl tries at least" + strings.Join(bounds, " and") + "; then the order needs a person.")
 }
 
 // providerWords are those of the provider in its answer to a call, or ours for it.
