@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -274,7 +273,7 @@ func TestPrometheusScrapesAsDocumented(t *testing.T) {
 	service := httptest.NewServer(httpapi.New(w.orders, httpapi.Config{Access: control,
 		Metrics: promhttp.HandlerFor(w.registry, promhttp.HandlerOpts{})}))
 	t.Cleanup(service.Close)
-	folder, address := t.TempDir(), freeAddress(t)
+	folder, address := t.TempDir(), "127.0.0.1:"+dbtest.FreePort(t)
 	write := func(name, text string) {
 		assert.NoError(t, os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600))
 	}
@@ -295,14 +294,6 @@ func TestPrometheusScrapesAsDocumented(t *testing.T) {
 		}
 		assert.Require(t, !time.Now().After(end), "up is", up, log())
 	}
-}
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	assert.NoError(t, err)
-	defer listener.Close()
-	return listener.Addr().String()
 }
 
 // run starts a program that ends with the test, and returns what it has said so far.

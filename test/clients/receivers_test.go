@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -29,7 +31,7 @@ func TestReceivers(t *testing.T) {
 	for language, command := range map[string][]string{"Go": {program}, "TypeScript": {"node", filepath.Join(typescript(t), "test/receiver.js")}} {
 		t.Run(language, func(t *testing.T) {
 			t.Parallel()
-			port := freePort(t)
+			port := freePort()
 			made := s.ask(t, "POST /api/webhook-endpoints", fmt.Sprintf(`{"url":"http://127.0.0.1:%s/pawl","types":["order.completed"]}`, port))
 			before := fmt.Sprint(made["secret"])
 			order := func(r *receiver, n string) {
@@ -134,12 +136,13 @@ func (r *receiver) until(t *testing.T, what string, so func() bool) {
 	}
 }
 
-// freePort is a port that nobody listens on.
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	assert.NoError(t, err)
-	defer l.Close()
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	return port
+// freePort is a port that nobody listens on, below those that the system gives to connections: it stays free meanwhile.
+func freePort() string {
+	for {
+		port := strconv.Itoa(20_000 + rand.IntN(12_000))
+		if l, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
+			l.Close()
+			return port
+		}
+	}
 }

@@ -55,7 +55,7 @@ func serve(t *testing.T) *service {
 	s := &service{program: filepath.Join(dir, "pawl"), data: filepath.Join(dir, "data")}
 	run(t, "../..", "go", "build", "-ldflags=-s -w", "-o", s.program, ".")
 	t.Cleanup(func() { s.stop(t) })
-	assert.NoError(t, s.start("0"))
+	assert.NoError(t, s.start(freePort()))
 	return s
 }
 
