@@ -223,6 +223,22 @@ const (
 	LineInputKindTax      LineInputKind = "tax"
 )
 
+// Defines values for MatchBy.
+const (
+	MatchByAmount               MatchBy = "amount"
+	MatchByChargeReference      MatchBy = "chargeReference"
+	MatchByCustomerID           MatchBy = "customerId"
+	MatchByDisputeCharge        MatchBy = "disputeCharge"
+	MatchByDisputeReference     MatchBy = "disputeReference"
+	MatchByMetadata             MatchBy = "metadata"
+	MatchByOrderID              MatchBy = "orderId"
+	MatchByOrderIDPrefix        MatchBy = "orderIdPrefix"
+	MatchByPart                 MatchBy = "part"
+	MatchByRefundReference      MatchBy = "refundReference"
+	MatchByReservationReference MatchBy = "reservationReference"
+	MatchByWord                 MatchBy = "word"
+)
+
 // Defines values for MoneyMovementKind.
 const (
 	MoneyMovementKindCapture     MoneyMovementKind = "capture"
@@ -405,22 +421,6 @@ const (
 const (
 	RetryBodyPolicyActive RetryBodyPolicy = "active"
 	RetryBodyPolicyPinned RetryBodyPolicy = "pinned"
-)
-
-// Defines values for SearchMatchMatched.
-const (
-	SearchMatchMatchedAmount               SearchMatchMatched = "amount"
-	SearchMatchMatchedChargeReference      SearchMatchMatched = "chargeReference"
-	SearchMatchMatchedCustomerID           SearchMatchMatched = "customerId"
-	SearchMatchMatchedDisputeCharge        SearchMatchMatched = "disputeCharge"
-	SearchMatchMatchedDisputeReference     SearchMatchMatched = "disputeReference"
-	SearchMatchMatchedMetadata             SearchMatchMatched = "metadata"
-	SearchMatchMatchedOrderID              SearchMatchMatched = "orderId"
-	SearchMatchMatchedOrderIDPrefix        SearchMatchMatched = "orderIdPrefix"
-	SearchMatchMatchedPart                 SearchMatchMatched = "part"
-	SearchMatchMatchedRefundReference      SearchMatchMatched = "refundReference"
-	SearchMatchMatchedReservationReference SearchMatchMatched = "reservationReference"
-	SearchMatchMatchedWord                 SearchMatchMatched = "word"
 )
 
 // Defines values for SentToProviderStep.
@@ -1674,6 +1674,18 @@ type LinePart struct {
 	Restock bool `json:"restock,omitempty,omitzero"`
 }
 
+// Match defines model for Match.
+type Match struct {
+	// By What has the term.
+	By MatchBy `json:"by"`
+
+	// Keys With metadata: the keys of the values. With word and part: what the term is a part of, such as customerId, chargeReference or metadata.email.
+	Keys []string `json:"keys,omitempty,omitzero"`
+}
+
+// MatchBy What has the term.
+type MatchBy string
+
 // Money defines model for Money.
 type Money struct {
 	// Authorized Authorized and not captured yet.
@@ -1856,7 +1868,8 @@ type Order struct {
 	Item string `json:"item,omitempty,omitzero"`
 
 	// Lines What was ordered, if it was not one item.
-	Lines []Line `json:"lines,omitempty,omitzero"`
+	Lines   []Line `json:"lines,omitempty,omitzero"`
+	Matched Match  `json:"matched,omitempty,omitzero"`
 
 	// Metadata As given with the first request.
 	Metadata map[string]string `json:"metadata,omitempty,omitzero"`
@@ -1931,20 +1944,32 @@ type OrderError struct {
 
 // OrderPage defines model for OrderPage.
 type OrderPage struct {
-	// Amounts With count and hold, but without money: the amounts of the orders of total, by currency.
+	// Amounts With count and hold, but without money or term: the amounts of the orders of total, by currency.
 	Amounts []CurrencyTotal `json:"amounts,omitempty,omitzero"`
 
-	// More With count: more orders may match.
+	// Looked With term: number of orders that were looked inside, newest first. Absent if an order has the term as it is.
+	Looked int `json:"looked,omitempty,omitzero"`
+
+	// LookedSince When the oldest of them was created.
+	LookedSince time.Time `json:"lookedSince,omitempty,omitzero"`
+
+	// MetadataKeys With term, if no order has it as it is: the metadata keys whose values were searched, as pawl migrate search-keys set them.
+	MetadataKeys []string `json:"metadataKeys,omitempty,omitzero"`
+
+	// More With count: more orders may match. With term, but without total: more have it than this page.
 	More bool `json:"more,omitempty,omitzero"`
 
 	// NextCursor Absent on the last page. It does not expire.
-	NextCursor string  `json:"nextCursor,omitempty,omitzero"`
-	Orders     []Order `json:"orders"`
+	NextCursor string `json:"nextCursor,omitempty,omitzero"`
 
-	// Total With count: how many orders match on all pages, up to 1,000 among the first 10,000 that are examined.
+	// NotFound With term: the words of it that no order has, if others have some of them.
+	NotFound []string `json:"notFound,omitempty,omitzero"`
+	Orders   []Order  `json:"orders"`
+
+	// Total With count: how many orders match on all pages, up to 1,000 among the first 10,000 that are examined. Absent if a term was looked for inside orders.
 	Total int64 `json:"total,omitempty,omitzero"`
 
-	// Totals With money: the sums by currency of the orders that match on all pages, among the first 10,000 that are examined, which total counts and more is about, too. Absent if none of them was charged.
+	// Totals With money, but without term: the sums by currency of the orders that match on all pages, among the first 10,000 that are examined, which total counts and more is about, too. Absent if none of them was charged.
 	Totals []MoneyTotal `json:"totals,omitempty,omitzero"`
 }
 
@@ -2465,41 +2490,6 @@ type RotateSecretBody struct {
 
 	// RequestID A name for this request, so that it is done once.
 	RequestID string `json:"requestId,omitempty,omitzero"`
-}
-
-// SearchMatch defines model for SearchMatch.
-type SearchMatch struct {
-	// Key With metadata: the key of the value that matched. With word and part: what the term is a part of, such as customerId, chargeReference or metadata.email.
-	Key string `json:"key,omitempty,omitzero"`
-
-	// Matched What matched.
-	Matched SearchMatchMatched `json:"matched"`
-	Order   Order              `json:"order"`
-}
-
-// SearchMatchMatched What matched.
-type SearchMatchMatched string
-
-// SearchResult defines model for SearchResult.
-type SearchResult struct {
-	// Looked Number of orders that were looked inside, newest first. Absent if an order has the term as it is.
-	Looked int `json:"looked,omitempty,omitzero"`
-
-	// LookedSince When the oldest of them was created.
-	LookedSince time.Time     `json:"lookedSince,omitempty,omitzero"`
-	Matches     []SearchMatch `json:"matches"`
-
-	// MetadataKeys If no order has the term as it is: the metadata keys whose values were searched, as pawl migrate search-keys set them.
-	MetadataKeys []string `json:"metadataKeys"`
-
-	// More Other orders match, too. A longer term finds fewer; the filters of listOrders have pages.
-	More bool `json:"more"`
-
-	// NextCursor Looks inside older orders. Absent if there are none.
-	NextCursor string `json:"nextCursor,omitempty,omitzero"`
-
-	// NotFound The words of the term that no order has, if others have some of them.
-	NotFound []string `json:"notFound,omitempty,omitzero"`
 }
 
 // SentData defines model for SentData.
@@ -3260,6 +3250,9 @@ type ListMoneyMovementsParamsFormat string
 
 // ListOrdersParams defines parameters for ListOrders.
 type ListOrdersParams struct {
+	// Term What to look for: only orders that have it. Requires the role read.
+	Term string `form:"term,omitempty" json:"term,omitempty,omitzero"`
+
 	// Status Only orders in these statuses, separated by commas.
 	Status []Status `form:"status,omitempty" json:"status,omitempty,omitzero"`
 
@@ -3624,18 +3617,6 @@ type GetRequestParams struct {
 // GetRequestParamsState defines parameters for GetRequest.
 type GetRequestParamsState string
 
-// SearchOrdersParams defines parameters for SearchOrders.
-type SearchOrdersParams struct {
-	// Term What to look for.
-	Term string `form:"term" json:"term"`
-
-	// Limit Maximum number of orders.
-	Limit int `form:"limit,omitempty" json:"limit,omitempty,omitzero"`
-
-	// Cursor nextCursor of the previous response, with the same term: looks only inside older orders.
-	Cursor string `form:"cursor,omitempty" json:"cursor,omitempty,omitzero"`
-}
-
 // GetVerificationParams defines parameters for GetVerification.
 type GetVerificationParams struct {
 	// OrderID Only what the comparisons found of this order, without the report.
@@ -3863,7 +3844,7 @@ func (c *Client) ListMoneyMovements(ctx context.Context, options ...CallOption) 
 
 func (p ListOrdersParams) apply(e *exchange) { e.params = p }
 
-// ListOrders is GET /api/orders: List orders, newest first. It takes ListOrdersParams.
+// ListOrders is GET /api/orders: List orders, newest first, or find them by a term. It takes ListOrdersParams.
 func (c *Client) ListOrders(ctx context.Context, options ...CallOption) (*OrderPage, error) {
 	return call[OrderPage](ctx, c, request{http.MethodGet, "/api/orders", ListOrdersParams{}, nil}, options)
 }
@@ -4016,13 +3997,6 @@ func (p GetRequestParams) apply(e *exchange) { e.params = p }
 // GetRequest is GET /api/requests/{requestId}: Get what a request did. It takes GetRequestParams.
 func (c *Client) GetRequest(ctx context.Context, requestID string, options ...CallOption) (*RequestPage, error) {
 	return call[RequestPage](ctx, c, request{http.MethodGet, fmt.Sprintf("/api/requests/%s", url.PathEscape(requestID)), GetRequestParams{}, nil}, options)
-}
-
-func (p SearchOrdersParams) apply(e *exchange) { e.params = p }
-
-// SearchOrders is GET /api/search: Find orders by one term. It takes SearchOrdersParams.
-func (c *Client) SearchOrders(ctx context.Context, options ...CallOption) (*SearchResult, error) {
-	return call[SearchResult](ctx, c, request{http.MethodGet, "/api/search", SearchOrdersParams{}, nil}, options)
 }
 
 func (p GetVerificationParams) apply(e *exchange) { e.params = p }

@@ -41,7 +41,6 @@ var rules = map[string]rule{
 	"processOrder":    {inContract, access.Roles{access.Submit}},
 	"getOrder":        {inContract, readers},
 	"listOrders":      needs(readers...),
-	"searchOrders":    needs(access.Read),
 	"listTransitions": {closedToOthers, readers},
 	"listCalls":       {closedToOthers, readers},
 

@@ -187,7 +187,6 @@ func (s *story) usesProviders() {
 	s.say(202, process, `{"orderId":"order-600","amount":"99.99","item":"widget","paymentMethod":"bank_transfer"}`, "Prefer", "respond-async")
 	s.say(200, "POST "+<-s.callbacks, `{"outcome":"done","reference":"ch_3P8xZq"}`)
 	s.say(200, "GET /api/orders/order-600?wait=60", "")
-	s.say(200, "GET /api/search?term=ch_3P8xZq", "")
 	s.say(200, "POST /api/orders/order-600/disputes", `{"reference":"dp_1P8xZq","state":"opened","amount":"99.99","reason":"fraudulent"}`)
 
 	s.say(202, process, `{"orderId":"order-601","amount":"99.99","item":"widget","paymentMethod":"card_timeout"}`)

@@ -36,6 +36,7 @@ type order struct {
 	*OrderTerms
 	Money          *Money     `json:"money,omitempty" doc:"What was charged and refunded of it. Only in lists that asked for it, and absent if it was never charged."`
 	StatusSince    *time.Time `json:"statusSince,omitempty" doc:"When it came into its status. Only in lists with count."`
+	Matched        *match     `json:"matched,omitempty" doc:"Why the order is in a list by a term."`
 	Hold           *string    `json:"hold,omitempty" enum:"retry,callback,scheduled,queued,approval,paused,attention" doc:"What the order is waiting for. Absent while it is in progress or finished."`
 	HoldReason     *string    `json:"holdReason,omitempty"`
 	ResumesAt      *time.Time `json:"resumesAt,omitempty" doc:"When a held order continues at the latest. Absent if it waits for a person, or for another order with its concurrency key."`
@@ -482,6 +483,9 @@ func (o *order) append(b []byte) []byte {
 		b = appendRare(append(b, `,"money":`...), o.Money)
 	}
 	b = appendOptionalTime(b, `,"statusSince":`, o.StatusSince)
+	if o.Matched != nil {
+		b = appendRare(append(b, `,"matched":`...), o.Matched)
+	}
 	b = appendOptional(b, `,"hold":`, o.Hold)
 	b = appendOptional(b, `,"holdReason":`, o.HoldReason)
 	b = appendOptionalTime(b, `,"resumesAt":`, o.ResumesAt)

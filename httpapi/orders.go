@@ -73,13 +73,14 @@ func (s *server) readOrder(ctx context.Context, in *getOrderRequest) (orders.Ord
 
 var listOrdersOperation = failing(huma.Operation{
 	OperationID: "listOrders", Method: http.MethodGet, Path: "/api/orders", Tags: []string{"orders"},
-	Summary: "List orders, newest first",
+	Summary: "List orders, newest first, or find them by a term",
 	Description: "Filters can be combined. nextCursor leads to the next page. A page can have fewer orders than limit: " +
 		"if orders are large, or if few match, because a page examines at most 10,000 orders. " +
-		"With format=csv, or Accept: text/csv, the page is a table, and the header Link leads to the next one.",
+		"With format=csv, or Accept: text/csv, the page is a table, and the header Link leads to the next one." + aboutTerm,
 }, "invalid_parameter", "unavailable", "internal")
 
 type listOrdersRequest struct {
+	Term        string      `query:"term" maxLength:"255" doc:"What to look for: only orders that have it. Requires the role read."`
 	Status      []state     `query:"status" nullable:"false" minItems:"1" maxItems:"9" doc:"Only orders in these statuses, separated by commas."`
 	CustomerID  string      `query:"customerId" doc:"Only orders of this customer."`
 	Item        string      `query:"item" doc:"Only orders for this item."`
@@ -110,12 +111,14 @@ type listOrdersRequest struct {
 type orderPage struct {
 	Orders     []order `json:"orders" nullable:"false"`
 	NextCursor string  `json:"nextCursor,omitempty" doc:"Absent on the last page. It does not expire."`
-	Total      *int64  `json:"total,omitempty" doc:"With count: how many orders match on all pages, up to 1,000 among the first 10,000 that are examined."`
-	More       bool    `json:"more,omitempty" doc:"With count: more orders may match."`
+	Total      *int64  `json:"total,omitempty" doc:"With count: how many orders match on all pages, up to 1,000 among the first 10,000 that are examined. Absent if a term was looked for inside orders."`
+	More       bool    `json:"more,omitempty" doc:"With count: more orders may match. With term, but without total: more have it than this page."`
 
-	Amounts []currencyTotal `json:"amounts,omitempty" nullable:"false" doc:"With count and hold, but without money: the amounts of the orders of total, by currency."`
+	Amounts []currencyTotal `json:"amounts,omitempty" nullable:"false" doc:"With count and hold, but without money or term: the amounts of the orders of total, by currency."`
 
-	Totals []moneyTotal `json:"totals,omitempty" nullable:"false" doc:"With money: the sums by currency of the orders that match on all pages, among the first 10,000 that are examined, which total counts and more is about, too. Absent if none of them was charged."`
+	Totals []moneyTotal `json:"totals,omitempty" nullable:"false" doc:"With money, but without term: the sums by currency of the orders that match on all pages, among the first 10,000 that are examined, which total counts and more is about, too. Absent if none of them was charged."`
+
+	OrderSearch
 }
 
 // moneyTotal is the money of orders in one currency.
@@ -126,9 +129,26 @@ type moneyTotal struct {
 
 func (s *server) listOrders(ctx context.Context, in *listOrdersRequest) (page orderPage, err error) {
 	filter, err := in.filter()
-	if err != nil {
+	var rows []orders.Order
+	switch {
+	case err != nil:
+		return page, err
+	case in.Term != "":
+		page, rows, err = s.search(ctx, in, filter)
+	default:
+		page, rows, err = s.listed(ctx, in, filter)
+	}
+	if err == nil && in.Count {
+		err = s.addStatusSince(ctx, page.Orders, rows)
+	}
+	if err != nil || !in.Money && !wantsCSV(httpRequestOf(ctx)) {
 		return page, err
 	}
+	return page, s.addMoney(ctx, page.Orders, rows)
+}
+
+// listed is listOrders without a term.
+func (s *server) listed(ctx context.Context, in *listOrdersRequest, filter orders.Filter) (page orderPage, rows []orders.Order, err error) {
 	if p := principalOf(writerOf(ctx)); !p.Has(access.Read) {
 		filter.SubmittedBy = p.Name
 	}
@@ -150,22 +170,17 @@ func (s *server) listOrders(ctx context.Context, in *listOrdersRequest) (page or
 		})
 		page.Total = &total
 	}
-	rows, next, err := s.engine.Orders.List(ctx, filter)
+	var next int64
+	rows, next, err = s.engine.Orders.List(ctx, filter)
 	counting.Wait()
 	if next > 0 {
 		page.NextCursor = sealCursor(in.binding(), decimalText(next))
 	}
 	page.Orders = each(rows, s.orderOf)
-	if err == nil && in.Count {
-		err = s.addStatusSince(ctx, page.Orders, rows)
-	}
-	if err = cmp.Or(err, uncounted); err != nil || !in.Money && !wantsCSV(httpRequestOf(ctx)) {
-		return page, err
-	}
 	for _, m := range totals {
 		page.Totals = append(page.Totals, moneyTotal{m.Currency, moneyOf(&m)})
 	}
-	return page, s.addMoney(ctx, page.Orders, rows)
+	return page, rows, cmp.Or(err, uncounted)
 }
 
 func (s *server) addStatusSince(ctx context.Context, page []order, rows []orders.Order) error {
@@ -199,6 +214,9 @@ func (in *listOrdersRequest) filter() (orders.Filter, error) {
 	if err := in.check(); err != nil {
 		return f, err
 	}
+	if in.Term != "" {
+		return f, nil
+	}
 	after, err := openNumber(in.binding(), in.Cursor)
 	f.After = after
 	return f, err
@@ -227,7 +245,7 @@ func (in *listOrdersRequest) check() error {
 
 // binding ties a cursor to the filters it was made with.
 func (in *listOrdersRequest) binding() []string {
-	return []string{"orders", fmt.Sprint(in.Status), in.CustomerID, in.Item, in.Hold, in.HoldReason,
+	return []string{"orders", in.Term, fmt.Sprint(in.Status), in.CustomerID, in.Item, in.Hold, in.HoldReason,
 		in.CreatedFrom.UTC().String(), in.CreatedTo.UTC().String(),
 		in.FailureStep, in.FailureCode, string(in.AmountFrom), string(in.AmountTo), in.Sort, in.Currency, fmt.Sprint(in.Charged, in.Refunded, in.Authorized, in.Voided), in.Refund, in.Dispute, in.Route}
 }

@@ -259,7 +259,7 @@ func TestForeignOrders(t *testing.T) {
 		}
 	}
 	assert.Equal(t, len(as("reader", "GET /api/orders", "").wantStatus(t, http.StatusOK).Orders), 2)
-	as("shop", "GET /api/search?term=mine", "").wantProblem(t, http.StatusForbidden, "forbidden")
+	as("shop", "GET /api/orders?term=mine", "").wantProblem(t, http.StatusForbidden, "forbidden")
 	as("shop", "GET /api/events", "").wantProblem(t, http.StatusForbidden, "forbidden")
 	b.number(t)
 	if page := as("shop", "GET /api/events?wait=60&order=mine&status=completed", ""); page.status != 200 || !strings.Contains(page.body, `"orderId":"mine"`) {

@@ -2,76 +2,69 @@ package httpapi
 
 import (
 	"context"
-	"net/http"
+	"encoding/json"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
-
+	"pawl/internal/access"
 	"pawl/internal/orders"
 )
 
-var searchOrdersOperation = failing(huma.Operation{
-	OperationID: "searchOrders", Method: http.MethodGet, Path: "/api/search", Tags: []string{"orders"},
-	Summary: "Find orders by one term",
-	Description: "Finds orders by an id, a customer, a provider's reference, metadata or an amount. An order is listed once.\n\n" +
-		"- First comes the order with this id, or of a number the one whose id is that of the newest order with this number at its end (#123 " +
-		"finds order-123); then, newest first, those whose id begins with the term, and those whose customer, provider's reference or value " +
-		"of a searchable metadata key is the term.\n" +
-		"- If there are none, the term is tried in lower and in upper case.\n" +
-		"- Then it is looked for inside the newest 10,000 orders: a term of 3 characters or more as a part of any of these, whatever the " +
-		"case of letters from A to Z (matched is part, or word if no letter or digit is beside it, at the end of an id; of metadata, a value " +
-		"with all of its words), and an amount, such as 417, 417.00, 417,00, $417 or 417 EUR (in this currency). nextCursor looks inside older orders.\n" +
-		"- If there are still none, and the term is no amount, all this is done with each word of it that has 3 characters and a digit, " +
-		"or else with the whole term, without the punctuation around them: \"order #49456, 49457.\" finds both.\n\n" +
-		"If others have some of the words, notFound has those that no order has.",
-}, "invalid_parameter", "unavailable", "internal")
+// aboutTerm is what the document says about searches.
+const aboutTerm = "\n\nWith term, it finds orders by an id, a customer, a provider's reference, metadata or an amount, and says in matched what has the term. " +
+	"The other filters apply, too.\n\n" +
+	"- First come the order with this id, or of a number the one whose id is that of the newest order with this number at its end (#123 " +
+	"finds order-123), and those whose id begins with the term, by id; then, newest first, those whose customer, provider's reference or value " +
+	"of a searchable metadata key is the term.\n" +
+	"- If there are none, the term is tried in lower and in upper case.\n" +
+	"- Then it is looked for inside the newest 10,000 orders: a term of 3 characters or more as a part of any of these, whatever the " +
+	"case of letters from A to Z (matched is part, or word if no letter or digit is beside it, at the end of an id; of metadata, a value " +
+	"with all of its words), and an amount, such as 417, 417.00, 417,00, $417 or 417 EUR (in this currency). nextCursor then looks inside older orders, too.\n" +
+	"- If there are still none, and the term is no amount, all this is done with each word of it that has 3 characters and a digit, " +
+	"or else with the whole term, without the punctuation around them: \"order #49456, 49457.\" finds both, and notFound has those that no order has."
 
-type searchOrdersRequest struct {
-	Term  string `query:"term" required:"true" maxLength:"255" doc:"What to look for."`
-	Limit int32  `query:"limit" minimum:"1" maximum:"200" default:"50" doc:"Maximum number of orders."`
+// OrderSearch is what a list by a term has besides orders. It is exported because huma skips unexported embedded types.
+type OrderSearch struct {
+	NotFound []string `json:"notFound,omitempty" nullable:"false" doc:"With term: the words of it that no order has, if others have some of them."`
 
-	Cursor string `query:"cursor" doc:"nextCursor of the previous response, with the same term: looks only inside older orders."`
-}
-
-type searchResult struct {
-	Matches []searchMatch `json:"matches" nullable:"false"`
-	More    bool          `json:"more" doc:"Other orders match, too. A longer term finds fewer; the filters of listOrders have pages."`
-
-	NotFound []string `json:"notFound,omitempty" nullable:"false" doc:"The words of the term that no order has, if others have some of them."`
-
-	Keys        []string  `json:"metadataKeys" nullable:"false" doc:"If no order has the term as it is: the metadata keys whose values were searched, as pawl migrate search-keys set them."`
-	Looked      int32     `json:"looked,omitempty" doc:"Number of orders that were looked inside, newest first. Absent if an order has the term as it is."`
+	Keys        []string  `json:"metadataKeys,omitempty" nullable:"false" doc:"With term, if no order has it as it is: the metadata keys whose values were searched, as pawl migrate search-keys set them."`
+	Looked      int32     `json:"looked,omitempty" doc:"With term: number of orders that were looked inside, newest first. Absent if an order has the term as it is."`
 	LookedSince time.Time `json:"lookedSince,omitzero" doc:"When the oldest of them was created."`
-	NextCursor  string    `json:"nextCursor,omitempty" doc:"Looks inside older orders. Absent if there are none."`
 }
 
-type searchMatch struct {
-	Matched string `json:"matched" enum:"orderId,orderIdPrefix,customerId,chargeReference,reservationReference,refundReference,disputeReference,disputeCharge,metadata,amount,word,part" doc:"What matched."`
-	Key     string `json:"key,omitempty" doc:"With metadata: the key of the value that matched. With word and part: what the term is a part of, such as customerId, chargeReference or metadata.email."`
-	Order   order  `json:"order"`
+// match says how a search found an order.
+type match struct {
+	By   string   `json:"by" enum:"orderId,orderIdPrefix,customerId,chargeReference,reservationReference,refundReference,disputeReference,disputeCharge,metadata,amount,word,part" doc:"What has the term."`
+	Keys []string `json:"keys,omitempty" nullable:"false" doc:"With metadata: the keys of the values. With word and part: what the term is a part of, such as customerId, chargeReference or metadata.email."`
 }
 
-func (s *server) searchOrders(ctx context.Context, in *searchOrdersRequest) (out searchResult, err error) {
-	if !possible(in.Term) {
-		return out, invalidParameter("term", "invalid", "must have 1 to 255 characters, without control characters, or blanks at either end")
+// search is listOrders by a term.
+func (s *server) search(ctx context.Context, in *listOrdersRequest, filter orders.Filter) (page orderPage, rows []orders.Order, err error) {
+	var at orders.Position
+	position, ok := openCursor(in.binding(), in.Cursor)
+	switch {
+	case !possible(in.Term):
+		return page, nil, invalidParameter("term", "invalid", "must have 1 to 255 characters, without control characters, or blanks at either end")
+	case in.Sort == oldestFirst:
+		return page, nil, invalidParameter("sort", "invalid", "must be newest with term")
+	case in.Cursor != "" && (!ok || json.Unmarshal([]byte(position), &at) != nil):
+		return page, nil, errCursor()
 	}
-	binding := []string{"search", in.Term}
-	before, err := openNumber(binding, in.Cursor)
-	if err != nil {
-		return out, err
+	if p := principalOf(writerOf(ctx)); !p.Has(access.Read) {
+		return page, nil, &forbidden{principal: p, roles: access.Roles{access.Read}}
 	}
-	found, err := s.engine.Orders.Search(ctx, in.Term, in.Limit, before)
-	out = searchResult{Matches: each(found.Matches, s.searchMatchOf), More: found.More, Keys: append([]string{}, found.Keys...),
-		Looked: found.Looked, LookedSince: found.Since}
-	if len(found.Matches) > 0 {
-		out.NotFound = found.Missing
+	found, err := s.engine.Orders.Search(ctx, in.Term, filter, at, in.Count)
+	page = orderPage{Total: found.Total, More: found.More, OrderSearch: OrderSearch{Keys: found.Keys, Looked: found.Looked, LookedSince: found.Since}}
+	for _, m := range found.Matches {
+		o := s.orderOf(&m.Order)
+		o.Matched = &match{m.Matched, m.Keys}
+		page.Orders, rows = append(page.Orders, o), append(rows, m.Order)
 	}
-	if found.Next != 0 {
-		out.NextCursor = sealCursor(binding, decimalText(found.Next))
+	if page.Orders = append([]order{}, page.Orders...); len(rows) > 0 {
+		page.NotFound = found.Missing
 	}
-	return out, err
-}
-
-func (s *server) searchMatchOf(m *orders.Match) searchMatch {
-	return searchMatch{Matched: m.Matched, Key: m.Key, Order: s.orderOf(&m.Order)}
+	if found.Next != nil {
+		next, _ := json.Marshal(found.Next) // a struct of texts and numbers
+		page.NextCursor = sealCursor(in.binding(), string(next))
+	}
+	return page, rows, err
 }

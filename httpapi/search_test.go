@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,31 +16,56 @@ import (
 // found searches and returns the ids, each with what matched, in one text.
 func (b *bundle) found(t testing.TB, query string) string {
 	t.Helper()
-	a := b.get(t, "/api/search?"+query)
-	assert.Equal(t, a.status, http.StatusOK, query, a.body)
-	var out searchResultRead
-	assert.NoError(t, json.Unmarshal([]byte(a.body), &out))
+	page := b.searched(t, query)
 	var all []string
-	for _, m := range out.Matches {
-		all = append(all, strings.TrimSuffix(m.Order.OrderID+" "+m.Matched+" "+m.Key, " "))
+	for _, o := range page.Orders {
+		all = append(all, strings.TrimSuffix(o.OrderID+" "+o.Matched.By+" "+strings.Join(o.Matched.Keys, " "), " "))
 	}
-	if out.More {
+	if page.More {
 		all = append(all, "more")
 	}
-	for _, word := range out.NotFound {
+	for _, word := range page.NotFound {
 		all = append(all, "not "+word)
 	}
 	return strings.Join(all, ", ")
 }
 
-type searchResultRead struct {
-	Matches []struct {
-		Matched, Key string
-		Order        struct{ OrderID string }
+func (b *bundle) searched(t testing.TB, query string) (page searchedPage) {
+	t.Helper()
+	a := b.get(t, "/api/orders?"+query)
+	assert.Equal(t, a.status, http.StatusOK, query, a.body)
+	assert.NoError(t, json.Unmarshal([]byte(a.body), &page))
+	return page
+}
+
+type searchedPage struct {
+	Orders []struct {
+		OrderID string
+		Matched struct {
+			By   string
+			Keys []string
+		}
 	}
+	Total      *int64
 	More       bool
 	NotFound   []string
 	NextCursor string
+}
+
+// pages reads a search page by page, and returns the ids.
+func (b *bundle) pages(t testing.TB, query string) (ids string) {
+	t.Helper()
+	for cursor, n := "", 0; n == 0 || cursor != ""; n++ {
+		page := b.searched(t, query+cursor)
+		for _, o := range page.Orders {
+			ids += " " + o.OrderID
+		}
+		if cursor = page.NextCursor; cursor != "" {
+			cursor = "&cursor=" + cursor
+		}
+		assert.Require(t, n < 20, query, "does not end:", ids)
+	}
+	return strings.TrimSpace(ids)
 }
 
 func TestSearch(t *testing.T) {
@@ -63,7 +89,7 @@ func TestSearch(t *testing.T) {
 	assert.Equal(t, b.found(t, "term=ann@example.com"), "", "before the key can be searched")
 	assert.NoError(t, migrations.AddSearchKey(t.Context(), b.AdminURL, "email"))
 	assert.NoError(t, migrations.AddSearchKey(t.Context(), b.AdminURL, "it's \"x\""))
-	body := b.get(t, "/api/search?term=nobody").body
+	body := b.get(t, "/api/orders?term=nobody").body
 	assert.Contains(t, body, `"metadataKeys":["email","it's \"x\""],"looked":8,"lookedSince":"2`, "what was looked at is missing")
 	for term, want := range map[string]string{
 		"ann":                        "ann orderId, shop-10 customerId, shop-1 customerId",
@@ -96,7 +122,7 @@ func TestSearch(t *testing.T) {
 		strings.Repeat("é", 255):     "shop part metadata.email",
 		"order no. #SHOP-10.":        "shop-10 orderId",
 		"Order#shop-10":              "shop-10 orderId",
-		`"shop-2", Shop-10`:          "shop-2 orderId, shop-10 orderId",
+		`"shop-2", Shop-10`:          "shop-10 orderId, shop-2 orderId",
 		"a-1, a-2, a-3, a-4, shop-2": "shop-2 orderId, not a-1, not a-2, not a-3, not a-4", // as many ids as a person pastes
 		"shop-2, op-10":              "shop-2 orderId, shop-10 part orderId",
 		"Example bob":                "shop-2 part metadata.email",
@@ -108,18 +134,31 @@ func TestSearch(t *testing.T) {
 		assert.Equal(t, b.found(t, "term="+url.QueryEscape(term)), want, term)
 	}
 	assert.Equal(t, b.found(t, "term=shop&limit=3"), "shop orderId, shop-1 orderIdPrefix, shop-10 orderIdPrefix, more")
-	var older searchResultRead
-	for want, cursor := range []string{"", "&cursor="} { // one at a time, the newest first
-		assert.NoError(t, json.Unmarshal([]byte(b.get(t, "/api/search?term=op-1&limit=1"+cursor+older.NextCursor).body), &older))
-		assert.Equal(t, older.Matches[0].Order.OrderID, []string{"ann", "shop-10"}[want])
+	for query, want := range map[string]string{ // one at a time: ids, then the newest first; each once
+		"term=shop": "shop shop-1 shop-10 shop-2", "term=ann": "ann shop-10 shop-1", "term=shop-1": "shop-1 shop-10 ann", "term=op-1": "ann shop-10 shop-1",
+		"term=ch_1": "shop-2 shop-1", "term=shop-2,+Shop-10": "shop-10 shop-2", "term=%23129": "web-129 web-1290 shop-2 web-7", "term=shop&amountFrom=2": "shop shop-10 shop-2",
+		"term=op&status=failed": "", "term=op-1&customerId=ann": "shop-10 shop-1", "term=2.00&currency=EUR": "", "term=shop&customerId=ann&createdFrom=2020-01-01T00:00:00Z": "shop-1 shop-10",
+	} {
+		for _, size := range []string{"&limit=1", "&limit=2&count=true", "&limit=200"} {
+			got := strings.Fields(b.pages(t, query+size))
+			all := strings.Fields(want)
+			if strings.Contains(query, "%23") { // on a page, words come first
+				slices.Sort(got)
+				slices.Sort(all)
+			}
+			assert.Equal(t, strings.Join(got, " "), strings.Join(all, " "), query+size)
+		}
 	}
-	b.get(t, "/api/search?term=op-10&cursor="+older.NextCursor).wantProblem(t, 422, "invalid_parameter")
+	counted := b.searched(t, "term=shop&limit=1&count=true")
+	counted = b.searched(t, "term=shop&limit=1&count=true&cursor="+counted.NextCursor)
+	assert.True(t, *counted.Total == 4 && !counted.More, *counted.Total)
+	b.get(t, "/api/orders?term=op-10&cursor="+counted.NextCursor).wantProblem(t, 422, "invalid_parameter")
 	b.process(t, `{"orderId":"po","amount":20,"item":"widget","metadata":{"email":"1290"}}`).wantStatus(t, 200)
 	assert.Equal(t, b.found(t, "term=%231290"), "po metadata email, web-1290 word orderId", "not only what is the number")
 	assert.NoError(t, migrations.RemoveSearchKey(t.Context(), b.AdminURL, "email"))
 	assert.Equal(t, b.found(t, "term=bob@example.com"), "", "of a key that was removed")
-	for query, name := range map[string]string{"": "term", "term=%00": "term", "term=a%20": "term", "term=a&limit=201": "limit", "term=" + strings.Repeat("a", 256): "term"} {
-		p := b.get(t, "/api/search?"+query).wantProblem(t, 422, "invalid_parameter")
+	for query, name := range map[string]string{"term=": "term", "term=a&sort=oldest": "sort", "term=%00": "term", "term=a%20": "term", "term=a&limit=201": "limit", "term=" + strings.Repeat("a", 256): "term"} {
+		p := b.get(t, "/api/orders?"+query).wantProblem(t, 422, "invalid_parameter")
 		assert.True(t, len(p.Errors) == 1 && p.Errors[0].Parameter == name, query, p.Errors)
 	}
 }

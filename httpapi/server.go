@@ -164,7 +164,6 @@ func (s *server) routes() {
 	post[processRequest, orderAnswer](s, processOperation, s.process)
 	getWithin(s, getOrderOperation, (*getOrderRequest).limit, s.getOrder)
 	list(s, listOrdersOperation, s.listOrders)
-	list(s, searchOrdersOperation, s.searchOrders)
 	list(s, listTransitionsOperation, s.listTransitions)
 	list(s, listCallsOperation, s.listCalls)
 	post[callbackRequest, plainAnswer[receipt]](s, callbackOperation, s.callback)

@@ -410,11 +410,11 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
   WHERE s.total - s.size < bytes
 $$;
 
--- The newest orders with a value under one of the metadata keys that can be searched. There is an index for each key,
+-- The newest orders before a number with a value under one of the metadata keys that can be searched. There is an index for each key,
 -- which the owner makes (pawl migrate search-keys), and its comment is the key. The conditions are those of the index.
 -- Its values are cut, because a row of an index has a limit, so they are compared again.
 -- +goose StatementBegin
-CREATE FUNCTION pawl.orders_by_metadata(term text, most integer) RETURNS TABLE (order_no bigint, key text)
+CREATE FUNCTION pawl.orders_by_metadata(term text, before bigint, most integer) RETURNS TABLE (order_no bigint, key text)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   FOR key IN
@@ -426,15 +426,15 @@ BEGIN
       SELECT f.order_no, %1$L::text FROM (
         SELECT o.order_no, o.metadata ->> %1$L AS value FROM pawl.orders AS o
         WHERE o.metadata ? %1$L AND (left(o.metadata ->> %1$L, 255) COLLATE "C", o.order_no) > (left($1, 255), 0)
-          AND (left(o.metadata ->> %1$L, 255) COLLATE "C", o.order_no) < (left($1, 255), 9223372036854775807)
-        ORDER BY left(o.metadata ->> %1$L, 255) COLLATE "C" DESC, o.order_no DESC LIMIT $2) AS f
-      WHERE f.value = $1$f$, key) USING term, most;
+          AND (left(o.metadata ->> %1$L, 255) COLLATE "C", o.order_no) < (left($1, 255), $2)
+        ORDER BY left(o.metadata ->> %1$L, 255) COLLATE "C" DESC, o.order_no DESC LIMIT $3) AS f
+      WHERE f.value = $1$f$, key) USING term, before, most;
   END LOOP;
 END $$;
 -- +goose StatementEnd
 
 -- +goose Down
-DROP FUNCTION pawl.orders_by_metadata(text, integer);
+DROP FUNCTION pawl.orders_by_metadata(text, bigint, integer);
 DROP FUNCTION pawl.orders_within(bigint[], bigint);
 DROP VIEW pawl.no_effects, pawl.full_orders, pawl.order_money, pawl.movements, pawl.known_operations, pawl.known_charges;
 DROP TABLE pawl.stock_movements;

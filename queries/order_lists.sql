@@ -29,7 +29,7 @@ SELECT max(h.last_before)::bigint AS last_before, min(h.first_after)::bigint AS 
 
 -- name: OrdersFind :one
 -- by is the index to search: number (the primary key, for lists that include completed orders), customer, item,
--- dispute, refund (open and failed ones; both are small tables), or uncompleted. An item's completed orders are found through its reservations; failed and canceled orders through
+-- dispute, refund (open and failed ones; both are small tables), or uncompleted; or these: a search has found them. An item's completed orders are found through its reservations; failed and canceled orders through
 -- ended_as; held orders hold by hold (holds), or by item. Unless they are completed, orders with lines have no item in an
 -- index ('' is in its place), and all of them are looked at. Driven orders are few, and all are read, through orders_due
 -- without the held ones.
@@ -153,6 +153,8 @@ WITH looked AS (
      SELECT w.order_no FROM pawl.charge_operations AS w WHERE @by::text = 'refund' AND @refund::text = 'failed' AND w.state = 'failed') AS u
    WHERE u.order_no > @after::bigint AND u.order_no < @before::bigint
    ORDER BY CASE WHEN @oldest::boolean THEN u.order_no ELSE -u.order_no END LIMIT @looks::integer)
+  UNION ALL
+  (SELECT n.order_no FROM unnest(@order_nos::bigint[]) AS n(order_no) WHERE @by::text = 'these')
 ), page AS MATERIALIZED (
   SELECT l.order_no FROM looked AS l GROUP BY l.order_no
   ORDER BY CASE WHEN @oldest::boolean THEN l.order_no ELSE -l.order_no END LIMIT @looks::integer
@@ -241,59 +243,57 @@ SELECT o.order_id FROM pawl.orders AS o WHERE o.order_no = ANY((SELECT @order_no
 ORDER BY CASE WHEN @oldest::boolean THEN o.order_no ELSE -o.order_no END;
 
 -- name: OrdersSearch :many
--- Finds orders by one term, as many as most for each thing that can match: the id of an order, the beginning of it, a
--- customer, a reference of a provider, the charge of a dispute, a value of metadata. Each part uses an index of its own. The greatest character
--- ends the range of ids that begin with the term.
-SELECT f.order_no, f.matched, f.key FROM (
-  (SELECT o.order_no, 1 AS place, 'orderId'::text AS matched, ''::text AS key, ''::text COLLATE "C" AS order_id
-   FROM pawl.orders AS o WHERE o.order_id = @term::text)
-  UNION ALL
-  (SELECT o.order_no, 2, 'orderIdPrefix', '', o.order_id::text FROM pawl.orders AS o
-   WHERE o.order_id > @term::text AND o.order_id < @term::text || chr(1114111) ORDER BY o.order_id LIMIT @most::integer)
+-- Finds orders by one term, as many as most for each thing that can match: first those whose id is the term or begins with
+-- it, by id, after one; then those with this customer, reference of a provider, charge of a dispute, or value of metadata, the
+-- newest before a number first. Each part uses an index of its own. The greatest character ends the range of ids.
+SELECT f.order_no, f.matched, f.key, f.order_id::text AS order_id FROM (
+  (SELECT o.order_no, 1 AS place, CASE WHEN o.order_id = @term::text THEN 'orderId' ELSE 'orderIdPrefix' END AS matched, ''::text AS key,
+     o.order_id::text COLLATE "C" AS order_id FROM pawl.orders AS o
+   WHERE o.order_id >= @term::text AND o.order_id > @after_id::text AND o.order_id < @term::text || chr(1114111) ORDER BY o.order_id LIMIT @most::integer)
   UNION ALL
   (SELECT o.order_no, 3, 'customerId', '', '' FROM pawl.orders AS o
-   WHERE o.customer_id IS NOT NULL AND (o.customer_id, o.order_no) > (@term::text, 0) AND (o.customer_id, o.order_no) < (@term::text, 9223372036854775807)
+   WHERE o.customer_id IS NOT NULL AND (o.customer_id, o.order_no) > (@term::text, 0) AND (o.customer_id, o.order_no) < (@term::text, @before::bigint)
    ORDER BY o.customer_id DESC, o.order_no DESC LIMIT @most::integer)
   UNION ALL
   (SELECT c.order_no, 4, 'chargeReference', '', '' FROM pawl.charges AS c
-   WHERE c.reference IS NOT NULL AND (c.reference, c.order_no) > (@term::text, 0) AND (c.reference, c.order_no) < (@term::text, 9223372036854775807)
+   WHERE c.reference IS NOT NULL AND (c.reference, c.order_no) > (@term::text, 0) AND (c.reference, c.order_no) < (@term::text, @before::bigint)
    ORDER BY c.reference DESC, c.order_no DESC LIMIT @most::integer)
   UNION ALL
   (SELECT r.order_no, 5, 'reservationReference', '', '' FROM pawl.reservations AS r
-   WHERE r.line = 1 AND r.reference IS NOT NULL AND (r.reference, r.order_no) > (@term::text, 0) AND (r.reference, r.order_no) < (@term::text, 9223372036854775807)
+   WHERE r.line = 1 AND r.reference IS NOT NULL AND (r.reference, r.order_no) > (@term::text, 0) AND (r.reference, r.order_no) < (@term::text, @before::bigint)
    ORDER BY r.reference DESC, r.order_no DESC LIMIT @most::integer)
   UNION ALL
   (SELECT u.order_no, 6, 'refundReference', '', '' FROM pawl.charge_operations AS u
-   WHERE u.reference IS NOT NULL AND (u.reference, u.order_no) > (@term::text, 0) AND (u.reference, u.order_no) < (@term::text, 9223372036854775807)
+   WHERE u.reference IS NOT NULL AND (u.reference, u.order_no) > (@term::text, 0) AND (u.reference, u.order_no) < (@term::text, @before::bigint)
    ORDER BY u.reference DESC, u.order_no DESC LIMIT @most::integer)
   UNION ALL
   (SELECT d.order_no, 7, 'disputeReference', '', '' FROM pawl.disputes AS d
-   WHERE (d.reference, d.order_no) > (@term::text, 0) AND (d.reference, d.order_no) < (@term::text, 9223372036854775807)
+   WHERE (d.reference, d.order_no) > (@term::text, 0) AND (d.reference, d.order_no) < (@term::text, @before::bigint)
    ORDER BY d.reference DESC, d.order_no DESC LIMIT @most::integer)
   UNION ALL
   (SELECT g.order_no, 8, 'disputeCharge', '', '' FROM pawl.disputes AS g
-   WHERE g.charge IS NOT NULL AND (g.charge, g.order_no) > (@term::text, 0) AND (g.charge, g.order_no) < (@term::text, 9223372036854775807)
+   WHERE g.charge IS NOT NULL AND (g.charge, g.order_no) > (@term::text, 0) AND (g.charge, g.order_no) < (@term::text, @before::bigint)
    ORDER BY g.charge DESC, g.order_no DESC LIMIT @most::integer)
   UNION ALL
-  (SELECT m.order_no, 9, 'metadata', m.key, '' FROM pawl.orders_by_metadata(@term::text, @most::integer) AS m)
+  (SELECT m.order_no, 9, 'metadata', m.key, '' FROM pawl.orders_by_metadata(@term::text, @before::bigint, @most::integer) AS m)
 ) AS f
-ORDER BY f.place, f.order_id, f.key, f.order_no DESC;
+ORDER BY f.place > 1, f.order_id, f.order_no DESC, f.place, f.key;
 
 -- name: OrdersSearchParts :one
 -- Looks inside the newest orders before a number, as many as looks: for a part of an id, a customer, a reference or a
 -- value of metadata under one of the keys with all words in it, whatever the case of its letters from A to Z, or for an amount, of any currency if it is empty; without a term, only for that. No index has
--- parts, and one that had would slow admissions down. places says where each order has it. since is when the oldest one
+-- parts, and one that had would slow admissions down. places says where each order has it, separated by chr(31). since is when the oldest one
 -- was created, last its number. coalesce keeps the planner from the indexes of references, which begin with those.
 WITH sought AS MATERIALIZED (
   SELECT nullif(lower(g.term COLLATE "C"), '') AS term, nullif(g.amount, '')::numeric AS amount, g.currency,
     ARRAY(SELECT '%' || lower(w.word COLLATE "C") || '%' FROM unnest(@words::text[]) AS w(word)) AS words
   FROM (SELECT @term::text AS term, @amount::text AS amount, @currency::text AS currency) AS g
 ), newest AS MATERIALIZED (
-  SELECT o.order_no, o.created_at, CASE
-    WHEN strpos(lower(o.order_id), p.term) > 0 THEN 'orderId' WHEN strpos(lower(o.customer_id), p.term) > 0 THEN 'customerId'
-    WHEN o.amount = p.amount AND p.currency IN ('', o.currency) THEN 'amount'
-    WHEN o.metadata IS NOT NULL THEN (
-      SELECT 'metadata.' || k.key FROM unnest(@keys::text[]) AS k(key) WHERE lower((o.metadata ->> k.key) COLLATE "C") LIKE ALL (p.words) LIMIT 1) END AS place
+  SELECT o.order_no, o.created_at, nullif(concat_ws(chr(31),
+    CASE WHEN o.amount = p.amount AND p.currency IN ('', o.currency) THEN 'amount' END,
+    CASE WHEN strpos(lower(o.order_id), p.term) > 0 THEN 'orderId' END, CASE WHEN strpos(lower(o.customer_id), p.term) > 0 THEN 'customerId' END,
+    CASE WHEN o.metadata IS NOT NULL THEN (
+      SELECT string_agg('metadata.' || k.key, chr(31)) FROM unnest(@keys::text[]) AS k(key) WHERE lower((o.metadata ->> k.key) COLLATE "C") LIKE ALL (p.words)) END), '') AS place
   FROM sought AS p, pawl.orders AS o
   WHERE o.order_no < @before::bigint ORDER BY o.order_no DESC LIMIT @looks::integer
 ), span AS MATERIALIZED (
@@ -315,7 +315,7 @@ WITH sought AS MATERIALIZED (
   WHERE d.order_no >= (SELECT s.first FROM span AS s) AND d.order_no <= (SELECT s.last FROM span AS s)
     AND strpos(lower(concat_ws(' ', d.reference, d.charge)), (SELECT p.term FROM sought AS p)) > 0
 ), found AS (
-  SELECT f.order_no, min(f.place) AS place FROM (
+  SELECT f.order_no, string_agg(DISTINCT f.place, chr(31)) AS place FROM (
     SELECT n.order_no, n.place FROM newest AS n WHERE n.place IS NOT NULL UNION ALL SELECT r.order_no, r.place FROM referred AS r) AS f
   GROUP BY f.order_no ORDER BY f.order_no DESC LIMIT @most::integer
 )

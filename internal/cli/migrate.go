@@ -147,7 +147,7 @@ func migrateSearchCommand() *cobra.Command {
 		}
 		return err
 	})
-	cmd.Long = "Adds and removes metadata keys whose values a search finds (GET /api/search), and lists those that there are now.\n" +
+	cmd.Long = "Adds and removes metadata keys whose values a search finds (GET /api/orders?term=…), and lists those that there are now.\n" +
 		"A key is an index, which is made while orders are processed. Orders without the key have no entry in it."
 	cmd.Example = "  pawl migrate search-keys --add email --add invoice"
 	cmd.Flags().StringArrayVar(&add, "add", nil, "key to add; may be repeated")

@@ -500,8 +500,8 @@ func (v *visit) beginCSV(name string) {
 // ordersCSV sends all orders of a search.
 func (v *visit) ordersCSV() error {
 	s := parseSearch(v.query("q"), time.Now())
-	if s.term != "" || len(s.notes) > 0 {
-		return unusable("Only a search by conditions such as status:failed can be downloaded.")
+	if len(s.notes) > 0 {
+		return unusable("The search can't be downloaded: " + s.notes[0])
 	}
 	filter := s.filter
 	filter.Limit = 200 // at a time

@@ -427,7 +427,7 @@ func bulkFilter(q url.Values) (f client.ListOrdersParams, given bool, err error)
 			continue
 		case name == "q":
 			found := parseSearch(value, time.Now())
-			if len(q["q"]) > 1 || len(found.notes) > 0 || found.term != "" || reflect.ValueOf(found.filter).IsZero() {
+			if len(q["q"]) > 1 || len(found.notes) > 0 || reflect.ValueOf(found.filter).IsZero() {
 				return f, false, errFilter
 			}
 			f = found.filter

@@ -61,6 +61,7 @@ func TestParseSearch(t *testing.T) {
 	} {
 		s := parseSearch(c.text, now)
 		s.filter.CreatedFrom, s.filter.CreatedTo = s.filter.CreatedFrom.UTC(), s.filter.CreatedTo.UTC()
+		c.filter.Term = c.id
 		assert.True(t, s.term == c.id && reflect.DeepEqual(s.filter, c.filter), c.text, s.filter, s.term)
 		want := strings.FieldsFunc(c.notes, func(r rune) bool { return r == ',' })
 		assert.Require(t, len(s.notes) == len(want), c.text, s.notes)

@@ -19,7 +19,8 @@ import (
 type ordersPage struct {
 	Search       string
 	Notes        []string
-	Meant        string // the search that was probably meant
+	Meant        string // the search that was probably meant, if a condition is wrong
+	Also         string // the search by conditions that the words may be
 	Views        []view
 	Orders       []client.Order
 	First        int    // the number of the first order on this page, from 1
@@ -29,14 +30,13 @@ type ordersPage struct {
 	More         bool   // there may be more than Total
 	Amounts      []client.CurrencyTotal
 	Totals       []client.MoneyTotal
-	Matched      map[string]string // by order: what matched the term; nil: a filter was used
-	Verbs        []*verb           // for selected orders
-	Fits         string            // the first of them that all orders on the page allow; empty: none
+	Verbs        []*verb // for selected orders
+	Fits         string  // the first of them that all orders on the page allow; empty: none
 	Help         [][2]string
 	Chips        []view   // the search without one of its words, named by the word
 	Oldest       bool     // they are sorted by age, the oldest first
 	Sorted       string   // the search in the other order
-	Term         string   // that was looked for
+	Term         string   // that was looked for; empty: a filter was used
 	Keys         []string // of metadata, whose values terms find
 	OfOperations bool     // orders whose refunds, captures or voids are open
 	OfRefunds    bool     // orders whose last refund is done: the list is about their refunds
@@ -60,7 +60,7 @@ var views = []view{
 
 var searchHelp = [][2]string{
 	{`pi_3P8xZq`, "an id, its beginning or the number at its end (#123), a customer, a provider's reference (of Stripe: pi_, re_ and dp_, and ch_ of a disputed charge) or a value of searchable " +
-		"metadata. If no order has it, the newest orders that have it inside, or that have this amount (417, $417, 417 EUR). In quotes if it looks like a condition, with quotes doubled"},
+		"metadata. If no order has it, the newest orders that have it inside, or that have this amount (417, $417, 417 EUR). In quotes if it looks like a condition, with quotes doubled. Conditions beside it apply, too"},
 	{`status:failed,canceled`, "in one of these states; open: not ended"},
 	{`hold:attention`, "on hold: attention, approval, retry, callback, queued, scheduled or paused"},
 	{`reason:retries_exhausted`, "on hold for this reason; the part before a colon is enough"},
@@ -91,18 +91,13 @@ func (v *visit) orders() error {
 	p := &ordersPage{
 		Search: v.query("q"), Views: views, Help: searchHelp, First: max(1, number(v.query("first"))), Verbs: v.bulkVerbs(),
 	}
-	switch {
-	case s.term != "":
-		only, err := v.findByTerm(s, p)
+	if p.Term = s.term; len(s.notes) == 0 {
+		only, err := v.find(s, p)
 		if err != nil {
 			return err
 		}
 		if only != "" {
 			return v.redirect(orderURL(only))
-		}
-	case len(s.notes) == 0:
-		if err := v.find(s, p); err != nil {
-			return err
 		}
 	}
 	if v.query("none") != "" && len(p.Orders) > 0 {
@@ -111,7 +106,7 @@ func (v *visit) orders() error {
 	p.Notes = s.notes
 	p.describe(s)
 	p.Fits = v.fits(p.Orders)
-	if p.Meant = s.meant; len(p.Orders) == 0 || len(s.filters) > 0 && s.term != "" {
+	if p.Meant = s.meant; len(p.Orders) == 0 {
 		if err := errors.Join(v.suggest(p), v.findWithout(p)); err != nil {
 			return err
 		}
@@ -127,7 +122,10 @@ func (p *ordersPage) describe(s *search) {
 			unsorted = append(unsorted, w.typed)
 		}
 	}
-	for i := 0; i < len(words) && !p.ByTerm(); i++ { // conditions beside a term are not applied
+	for i := range words {
+		if p.Term != "" && !slices.Contains(s.filters, words[i]) {
+			continue
+		}
 		p.Chips = append(p.Chips, view{words[i], strings.Join(slices.Concat(words[:i], words[i+1:]), " ")})
 	}
 	p.Oldest = s.filter.Sort == client.ListOrdersParamsSortOldest
@@ -141,7 +139,7 @@ const mostWithout = 5
 
 // findWithout finds the filters that are the only reason for an empty list.
 func (v *visit) findWithout(p *ordersPage) error {
-	if p.Term != "" || p.Next != "" || len(p.Chips) < 2 || len(p.Chips) > mostWithout {
+	if p.Next != "" || len(wordsOf(p.Search)) < 2 || len(p.Chips) > mostWithout {
 		return nil
 	}
 	for _, chip := range p.Chips {
@@ -159,10 +157,10 @@ func (v *visit) findWithout(p *ordersPage) error {
 	return nil
 }
 
-// finds reports whether a search by conditions finds an order.
-func (v *visit) finds(conditions string) (bool, error) {
-	s := parseSearch(conditions, time.Now())
-	if s.term != "" || len(s.notes) > 0 {
+// finds reports whether a search finds an order.
+func (v *visit) finds(search string) (bool, error) {
+	s := parseSearch(search, time.Now())
+	if len(s.notes) > 0 {
 		return false, nil
 	}
 	s.filter.Limit = 1
@@ -177,7 +175,7 @@ func (v *visit) finds(conditions string) (bool, error) {
 // mostWords is how many words of a search are tried as conditions.
 const mostWords = 4
 
-// suggest finds the search by conditions that was probably meant by one of words.
+// suggest finds the search by conditions that the words may be.
 func (v *visit) suggest(p *ordersPage) error {
 	var meant []string
 	words := wordsOf(p.Search)
@@ -198,7 +196,7 @@ func (v *visit) suggest(p *ordersPage) error {
 	search := strings.Join(meant, " ")
 	finds, err := v.finds(search)
 	if finds {
-		p.Meant = search
+		p.Also = search
 	}
 	return err
 }
@@ -234,40 +232,20 @@ func (v *visit) conditionOf(word string) (condition string, err error) {
 	return "", nil
 }
 
-// findByTerm finds orders by a term. only is the ID of the order that has it as its ID, or that is the only match.
-func (v *visit) findByTerm(s *search, p *ordersPage) (only string, err error) {
-	cursor := v.query("cursor")
-	if cursor == "" && len(s.filters) == 0 {
-		if only, err = v.findByID(s.term, p.Search); only != "" || err != nil {
-			return only, err
-		}
-	}
-	found, err := v.api.SearchOrders(v.r.Context(), client.SearchOrdersParams{Term: s.term, Limit: ordersOfPage, Cursor: cursor})
-	switch {
-	case refusedInput(err) != nil: // nothing can have this name
-		found = &client.SearchResult{}
-	case err != nil:
-		return "", err
-	case meansFirst(found) && cursor == "" && len(s.filters) == 0:
-		return found.Matches[0].Order.OrderID, nil
-	}
-	p.Matched, p.Term, p.Keys, p.Next = map[string]string{}, s.term, found.MetadataKeys, v.nextPage(found.NextCursor)
-	slices.SortStableFunc(found.Matches, func(a, b client.SearchMatch) int {
-		if a.Matched == client.SearchMatchMatchedPart {
-			return cmp.Compare(a.Key, b.Key)
+// searched says how a list by a term was found.
+func (p *ordersPage) searched(s *search, list *client.OrderPage, older bool) {
+	p.Keys = list.MetadataKeys
+	slices.SortStableFunc(p.Orders, func(a, b client.Order) int {
+		if a.Matched.By == client.MatchByPart && b.Matched.By == client.MatchByPart {
+			return slices.Compare(a.Matched.Keys, b.Matched.Keys)
 		}
 		return 0
 	})
-	for _, m := range found.Matches {
-		p.Orders = append(p.Orders, m.Order)
-		p.Matched[m.Order.OrderID] = howMatched(&m)
+	if list.Looked > 0 {
+		p.Looked = lookedInside(list, older)
 	}
-	if found.Looked > 0 {
-		v.live = "" // what it costs to look inside orders is not for every change of one
-		p.Looked = lookedInside(found, cursor != "")
-	}
-	if len(found.NotFound) > 0 {
-		s.note("Not found: %s.", visible(strings.Join(found.NotFound, ", ")))
+	if len(list.NotFound) > 0 {
+		s.note("Not found: %s.", visible(strings.Join(list.NotFound, ", ")))
 	}
 	if key, value, ok := strings.Cut(s.term, ":"); ok && value != "" && len(p.Orders) == 0 {
 		s.note("%q is not a condition of searches (see Search help). A value of metadata is found by itself: %s", key+":", value)
@@ -275,35 +253,23 @@ func (v *visit) findByTerm(s *search, p *ordersPage) (only string, err error) {
 	if strings.HasPrefix(s.term, "ch_") && len(p.Orders) == 0 {
 		s.note("Of a charge at Stripe, orders have the payment intent (pi_…). The charge (ch_…) is found after a dispute of it.")
 	}
-	if len(s.filters) > 0 {
-		s.note("Only %q was looked for. Conditions such as %s are for searches without other words.", s.term, s.filters[0])
-	}
-	others := func(o client.Order) bool { return o.CustomerID == "" || o.CustomerID != p.Orders[0].CustomerID }
-	cut := found.More && found.NextCursor == ""
-	if (cut || len(s.filters) > 0) && len(p.Orders) > 0 && !slices.ContainsFunc(p.Orders, others) { // conditions find all of them
-		s.meant = strings.Join(append([]string{"customer:" + quoted(p.Orders[0].CustomerID)}, s.filters...), " ")
-	}
-	if cut {
-		s.note("Only %d orders are listed. Others match, too.", len(p.Orders))
-	}
-	return "", nil
 }
 
 // meansFirst reports whether a search can only mean its first order: the others merely have the term inside something, which
 // may be anybody's.
-func meansFirst(found *client.SearchResult) bool {
-	if len(found.Matches) == 0 || len(found.NotFound) > 0 {
+func meansFirst(found *client.OrderPage) bool {
+	if len(found.Orders) == 0 || len(found.NotFound) > 0 {
 		return false
 	}
-	first, inside := found.Matches[0], func(m client.SearchMatch) bool { return m.Matched == client.SearchMatchMatchedPart }
-	if first.Matched == client.SearchMatchMatchedWord {
-		return first.Key == "orderId" && !slices.ContainsFunc(found.Matches[1:], func(m client.SearchMatch) bool { return !inside(m) })
+	first, inside := found.Orders[0].Matched, func(o client.Order) bool { return o.Matched.By == client.MatchByPart }
+	if first.By == client.MatchByWord {
+		return slices.Contains(first.Keys, "orderId") && !slices.ContainsFunc(found.Orders[1:], func(o client.Order) bool { return !inside(o) })
 	}
-	return len(found.Matches) == 1 && found.NextCursor == "" && !inside(first)
+	return len(found.Orders) == 1 && found.NextCursor == "" && !inside(found.Orders[0])
 }
 
 // lookedInside says how far a search looked inside orders.
-func lookedInside(found *client.SearchResult, older bool) string {
+func lookedInside(found *client.OrderPage, older bool) string {
 	switch back := found.LookedSince.UTC().Format("2 January 2006, 15:04 UTC"); {
 	case found.More:
 		return "These are the newest of them. There are more."
@@ -317,12 +283,17 @@ func lookedInside(found *client.SearchResult, older bool) string {
 }
 
 // howMatched says why an order was found.
-func howMatched(m *client.SearchMatch) string {
-	if how := map[client.SearchMatchMatched]string{"word": "Found as a word of the ", "part": "Found inside the "}[m.Matched]; how != "" {
-		place, key, _ := strings.Cut(m.Key, ".")
-		return strings.TrimSpace(how + matchNames[place] + " " + key)
+func howMatched(o client.Order) string {
+	places := strings.Join(o.Matched.Keys, ", ")
+	if how := map[client.MatchBy]string{"word": "Found as a word of the ", "part": "Found inside the "}[o.Matched.By]; how != "" {
+		var names []string
+		for _, at := range o.Matched.Keys {
+			place, key, _ := strings.Cut(at, ".")
+			names = append(names, strings.TrimSpace(matchNames[place]+" "+key))
+		}
+		return how + strings.Join(names, " and the ")
 	}
-	return strings.TrimSpace("Found by " + matchNames[string(m.Matched)] + " " + m.Key)
+	return strings.TrimSpace("Found by " + matchNames[string(o.Matched.By)] + " " + places)
 }
 
 // matchNames are the titles of what a search matches.
@@ -343,8 +314,9 @@ func (v *visit) findByID(ids ...string) (string, error) {
 	return "", nil
 }
 
-// find reads a page of matching orders. What the API rejects becomes a note.
-func (v *visit) find(s *search, p *ordersPage) error {
+// find reads a page of matching orders. only is the ID of the order that has the term as its ID, or that is the only match.
+// What the API rejects becomes a note.
+func (v *visit) find(s *search, p *ordersPage) (only string, err error) {
 	filter := s.filter
 	p.OfHold, p.OfRefunds = filter.Hold != "", filter.Refund == client.ListOrdersParamsRefundDone
 	if p.OfOperations = filter.Refund == client.ListOrdersParamsRefundOpen; p.OfOperations {
@@ -352,22 +324,39 @@ func (v *visit) find(s *search, p *ordersPage) error {
 	}
 	filter.Limit, filter.Cursor, filter.Count = ordersOfPage, v.query("cursor"), true
 	filter.Money = filter.Charged || filter.Refunded || filter.Authorized || filter.Voided || p.OfRefunds || filter.Refund == "failed" || filter.Dispute != "" || filter.Currency != ""
+	alone := s.term != "" && filter.Cursor == "" && len(s.filters) == 0
+	if alone {
+		if only, err = v.findByID(s.term, p.Search); only != "" || err != nil {
+			return only, err
+		}
+	}
 	list, err := v.api.ListOrders(v.r.Context(), filter)
 	if problem := refusedInput(err); problem != nil {
 		for _, field := range problem.Errors {
-			s.note("%s %s", field.Parameter, field.Detail)
+			if field.Parameter != "term" { // nothing can have this name
+				s.note("%s %s", field.Parameter, field.Detail)
+			}
 		}
-		return nil
+		return "", nil
 	}
-	if err != nil {
-		return err
+	switch {
+	case err != nil:
+		return "", err
+	case alone && meansFirst(list):
+		return list.Orders[0].OrderID, nil
 	}
 	p.Orders, p.More, p.Total, p.Totals, p.Amounts = list.Orders, list.More, list.Total, list.Totals, list.Amounts
 	if list.NextCursor != "" {
 		first := strconv.Itoa(p.First + len(list.Orders))
 		p.Next = address("/console/orders", url.Values{"q": {p.Search}, "cursor": {list.NextCursor}, "first": {first}})
 	}
-	return nil
+	if s.term != "" {
+		p.searched(s, list, filter.Cursor != "")
+	}
+	if list.Looked > 0 {
+		v.live = "" // what it costs to look inside orders is not for every change of one
+	}
+	return "", nil
 }
 
 // Operations are the refunds, captures and voids of an order that the list is about: the open ones, or the refunds that are done.
@@ -394,10 +383,15 @@ func (p *ordersPage) Sum() (sums []client.CurrencyTotal) {
 }
 
 // Short reports whether the page ended before it was full.
-func (p *ordersPage) Short() bool { return len(p.Orders) < ordersOfPage && !p.ByTerm() }
+func (p *ordersPage) Short() bool { return len(p.Orders) < ordersOfPage && p.Looked == "" }
 
-// ByTerm reports whether the search was for a term, not for conditions.
-func (p *ordersPage) ByTerm() bool { return p.Matched != nil }
+// Found says why an order is in the list of a term, if the one before it is there for something else.
+func (p *ordersPage) Found(i int) string {
+	if p.Term == "" || i > 0 && howMatched(p.Orders[i]) == howMatched(p.Orders[i-1]) {
+		return ""
+	}
+	return howMatched(p.Orders[i])
+}
 
 // Range says which orders are on the page, and of how many.
 func (p *ordersPage) Range() string {
@@ -405,7 +399,7 @@ func (p *ordersPage) Range() string {
 	switch {
 	case n == 0:
 		return ""
-	case p.Matched != nil || p.Next == "" && p.First == 1:
+	case p.Looked != "" || p.Next == "" && p.First == 1:
 		return times(n, "1 order", "orders")
 	}
 	return fmt.Sprintf("Orders %s to %s of %s", count(p.First), count(p.First+n-1), count(p.Total)) + map[bool]string{true: " or more"}[p.More]

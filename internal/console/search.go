@@ -20,9 +20,9 @@ import (
 
 // search is a parsed search. What is wrong with it is in the notes; it then finds nothing.
 type search struct {
-	filter  client.ListOrdersParams
-	filters []string // the words that make the filter, as they were typed
-	term    string   // instead of the filter
+	filter  client.ListOrdersParams // with the term
+	filters []string                // the words that make the filter, as they were typed
+	term    string
 	notes   []string
 	meant   string // the search that was probably meant, if words are misspelled; otherwise empty
 	now     time.Time
@@ -148,6 +148,9 @@ func parseSearch(text string, now time.Time) *search {
 		s.meant = strings.Join(meant, " ")
 	}
 	s.term = strings.Join(term, " ")
+	if s.filter.Term = s.term; s.term != "" {
+		s.filter.Sort = "" // what has it as its id comes first
+	}
 	if s.term == "" && len(term) > 0 && len(s.filters) == 0 { // it would find all orders
 		s.note("%s is an empty word", text)
 	}

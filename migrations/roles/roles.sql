@@ -61,7 +61,7 @@ GRANT SELECT ON ALL TABLES IN SCHEMA books TO pawl_read;
 GRANT USAGE ON SCHEMA pawl, books TO pawl_serve;
 GRANT SELECT ON ALL TABLES IN SCHEMA pawl, books TO pawl_serve;
 GRANT SELECT ON public.goose_db_version TO pawl_serve;
-GRANT EXECUTE ON FUNCTION pawl.orders_within(bigint[], bigint), pawl.orders_by_metadata(text, integer), pawl.items_of(text, integer, json),
+GRANT EXECUTE ON FUNCTION pawl.orders_within(bigint[], bigint), pawl.orders_by_metadata(text, bigint, integer), pawl.items_of(text, integer, json),
   pawl.operation_lines_fault(bigint, integer), pawl.system_identifier(), pawl.order_id_hash(text), pawl.numbers_in(int8multirange),
   pawl.forgettable_orders(bigint[], timestamptz),
   pawl.input_hash(text, numeric, text, integer, json, text, text[], timestamptz, timestamptz, double precision, text, text) TO pawl_serve;

@@ -104,7 +104,7 @@ func callGo(ctx context.Context, api *client.Client, call []byte) any {
 	case "request":
 		return outcome(api.GetRequest(ctx, args.RequestID))
 	case "search":
-		return outcome(api.SearchOrders(ctx, client.SearchOrdersParams{Term: args.Term}))
+		return outcome(api.ListOrders(ctx, client.ListOrdersParams{Term: args.Term}))
 	case "orders":
 		return collected(api.Orders(ctx, client.ListOrdersParams{CustomerID: args.Filter.CustomerID, Limit: args.Filter.Limit}))
 	case "events":

@@ -240,8 +240,15 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List orders, newest first
-         * @description Filters can be combined. nextCursor leads to the next page. A page can have fewer orders than limit: if orders are large, or if few match, because a page examines at most 10,000 orders. With format=csv, or Accept: text/csv, the page is a table, and the header Link leads to the next one. Needs the role submit or read; with submit alone, it is limited to orders that you submitted.
+         * List orders, newest first, or find them by a term
+         * @description Filters can be combined. nextCursor leads to the next page. A page can have fewer orders than limit: if orders are large, or if few match, because a page examines at most 10,000 orders. With format=csv, or Accept: text/csv, the page is a table, and the header Link leads to the next one.
+         *
+         *     With term, it finds orders by an id, a customer, a provider's reference, metadata or an amount, and says in matched what has the term. The other filters apply, too.
+         *
+         *     - First come the order with this id, or of a number the one whose id is that of the newest order with this number at its end (#123 finds order-123), and those whose id begins with the term, by id; then, newest first, those whose customer, provider's reference or value of a searchable metadata key is the term.
+         *     - If there are none, the term is tried in lower and in upper case.
+         *     - Then it is looked for inside the newest 10,000 orders: a term of 3 characters or more as a part of any of these, whatever the case of letters from A to Z (matched is part, or word if no letter or digit is beside it, at the end of an id; of metadata, a value with all of its words), and an amount, such as 417, 417.00, 417,00, $417 or 417 EUR (in this currency). nextCursor then looks inside older orders, too.
+         *     - If there are still none, and the term is no amount, all this is done with each word of it that has 3 characters and a digit, or else with the whole term, without the punctuation around them: "order #49456, 49457." finds both, and notFound has those that no order has. Needs the role submit or read; with submit alone, it is limited to orders that you submitted.
          */
         get: operations["listOrders"];
         put?: never;
@@ -676,33 +683,6 @@ export interface paths {
          * @description The orders to which requests with this requestId were applied, oldest first, as they are now, and their totals. Use it to follow a bulk request, or if its response was lost. What a bulk request was refused is kept for a month. With state, a page can have fewer orders than limit, because it examines at most 1,000. Needs the role read or operate or approve or settle.
          */
         get: operations["getRequest"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/search": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Find orders by one term
-         * @description Finds orders by an id, a customer, a provider's reference, metadata or an amount. An order is listed once.
-         *
-         *     - First comes the order with this id, or of a number the one whose id is that of the newest order with this number at its end (#123 finds order-123); then, newest first, those whose id begins with the term, and those whose customer, provider's reference or value of a searchable metadata key is the term.
-         *     - If there are none, the term is tried in lower and in upper case.
-         *     - Then it is looked for inside the newest 10,000 orders: a term of 3 characters or more as a part of any of these, whatever the case of letters from A to Z (matched is part, or word if no letter or digit is beside it, at the end of an id; of metadata, a value with all of its words), and an amount, such as 417, 417.00, 417,00, $417 or 417 EUR (in this currency). nextCursor looks inside older orders.
-         *     - If there are still none, and the term is no amount, all this is done with each word of it that has 3 characters and a digit, or else with the whole term, without the punctuation around them: "order #49456, 49457." finds both.
-         *
-         *     If others have some of the words, notFound has those that no order has. Needs the role read.
-         */
-        get: operations["searchOrders"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2056,6 +2036,15 @@ export interface components {
             /** @description Return these units to stock at once, whatever the outcome of the refund. */
             restock?: boolean;
         };
+        Match: {
+            /**
+             * @description What has the term.
+             * @enum {string}
+             */
+            by: "orderId" | "orderIdPrefix" | "customerId" | "chargeReference" | "reservationReference" | "refundReference" | "disputeReference" | "disputeCharge" | "metadata" | "amount" | "word" | "part";
+            /** @description With metadata: the keys of the values. With word and part: what the term is a part of, such as customerId, chargeReference or metadata.email. */
+            keys?: string[];
+        };
         Money: {
             /** @description Authorized and not captured yet. */
             authorized: string;
@@ -2225,6 +2214,8 @@ export interface components {
             item?: string;
             /** @description What was ordered, if it was not one item. */
             lines?: components["schemas"]["Line"][];
+            /** @description Why the order is in a list by a term. */
+            matched?: components["schemas"]["Match"];
             /** @description As given with the first request. */
             metadata?: {
                 [key: string]: string;
@@ -2296,19 +2287,33 @@ export interface components {
             orderId: string;
         };
         OrderPage: {
-            /** @description With count and hold, but without money: the amounts of the orders of total, by currency. */
+            /** @description With count and hold, but without money or term: the amounts of the orders of total, by currency. */
             amounts?: components["schemas"]["CurrencyTotal"][];
-            /** @description With count: more orders may match. */
+            /**
+             * Format: int32
+             * @description With term: number of orders that were looked inside, newest first. Absent if an order has the term as it is.
+             */
+            looked?: number;
+            /**
+             * Format: date-time
+             * @description When the oldest of them was created.
+             */
+            lookedSince?: string;
+            /** @description With term, if no order has it as it is: the metadata keys whose values were searched, as pawl migrate search-keys set them. */
+            metadataKeys?: string[];
+            /** @description With count: more orders may match. With term, but without total: more have it than this page. */
             more?: boolean;
             /** @description Absent on the last page. It does not expire. */
             nextCursor?: string;
+            /** @description With term: the words of it that no order has, if others have some of them. */
+            notFound?: string[];
             orders: components["schemas"]["Order"][];
             /**
              * Format: int64
-             * @description With count: how many orders match on all pages, up to 1,000 among the first 10,000 that are examined.
+             * @description With count: how many orders match on all pages, up to 1,000 among the first 10,000 that are examined. Absent if a term was looked for inside orders.
              */
             total?: number;
-            /** @description With money: the sums by currency of the orders that match on all pages, among the first 10,000 that are examined, which total counts and more is about, too. Absent if none of them was charged. */
+            /** @description With money, but without term: the sums by currency of the orders that match on all pages, among the first 10,000 that are examined, which total counts and more is about, too. Absent if none of them was charged. */
             totals?: components["schemas"]["MoneyTotal"][];
         };
         Overview: {
@@ -2805,37 +2810,6 @@ export interface components {
             requestId?: string;
         } & {
             [key: string]: unknown;
-        };
-        SearchMatch: {
-            /** @description With metadata: the key of the value that matched. With word and part: what the term is a part of, such as customerId, chargeReference or metadata.email. */
-            key?: string;
-            /**
-             * @description What matched.
-             * @enum {string}
-             */
-            matched: "orderId" | "orderIdPrefix" | "customerId" | "chargeReference" | "reservationReference" | "refundReference" | "disputeReference" | "disputeCharge" | "metadata" | "amount" | "word" | "part";
-            order: components["schemas"]["Order"];
-        };
-        SearchResult: {
-            /**
-             * Format: int32
-             * @description Number of orders that were looked inside, newest first. Absent if an order has the term as it is.
-             */
-            looked?: number;
-            /**
-             * Format: date-time
-             * @description When the oldest of them was created.
-             */
-            lookedSince?: string;
-            matches: components["schemas"]["SearchMatch"][];
-            /** @description If no order has the term as it is: the metadata keys whose values were searched, as pawl migrate search-keys set them. */
-            metadataKeys: string[];
-            /** @description Other orders match, too. A longer term finds fewer; the filters of listOrders have pages. */
-            more: boolean;
-            /** @description Looks inside older orders. Absent if there are none. */
-            nextCursor?: string;
-            /** @description The words of the term that no order has, if others have some of them. */
-            notFound?: string[];
         };
         SentData: {
             /**
@@ -4674,6 +4648,8 @@ export interface operations {
     listOrders: {
         parameters: {
             query?: {
+                /** @description What to look for: only orders that have it. Requires the role read. */
+                term?: string;
                 /** @description Only orders in these statuses, separated by commas. */
                 status?: components["schemas"]["Status"][];
                 /** @description Only orders of this customer. */
@@ -6833,81 +6809,6 @@ export interface operations {
             401: components["responses"]["unauthenticated"];
             403: components["responses"]["forbidden-tls_required"];
             404: components["responses"]["not_found"];
-            421: components["responses"]["misdirected_request"];
-            422: components["responses"]["invalid_parameter"];
-            429: components["responses"]["too_many_requests"];
-            500: components["responses"]["internal"];
-            503: components["responses"]["issuer_unavailable-overloaded-unavailable"];
-        };
-    };
-    searchOrders: {
-        parameters: {
-            query: {
-                /** @description What to look for. */
-                term: string;
-                /** @description Maximum number of orders. */
-                limit?: number;
-                /** @description nextCursor of the previous response, with the same term: looks only inside older orders. */
-                cursor?: string;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description OK */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    /**
-                     * @example {
-                     *       "matches": [
-                     *         {
-                     *           "matched": "chargeReference",
-                     *           "order": {
-                     *             "orderId": "order-600",
-                     *             "status": "completed",
-                     *             "steps": {
-                     *               "charge": {
-                     *                 "completed": true,
-                     *                 "reference": "ch_3P8xZq"
-                     *               },
-                     *               "reserve": {
-                     *                 "completed": true
-                     *               },
-                     *               "confirm": {
-                     *                 "completed": true
-                     *               }
-                     *             },
-                     *             "amount": "99.99",
-                     *             "currency": "USD",
-                     *             "item": "widget",
-                     *             "quantity": 1,
-                     *             "generation": 0,
-                     *             "seq": 6,
-                     *             "createdAt": "2026-11-27T22:36:36.93554Z",
-                     *             "finishedAt": "2026-11-27T22:36:36.962363Z",
-                     *             "policy": 2,
-                     *             "route": "cards",
-                     *             "calls": 1,
-                     *             "allowedActions": [
-                     *               "refund"
-                     *             ]
-                     *           }
-                     *         }
-                     *       ],
-                     *       "more": false,
-                     *       "metadataKeys": []
-                     *     }
-                     */
-                    "application/json": components["schemas"]["SearchResult"];
-                };
-            };
-            401: components["responses"]["unauthenticated"];
-            403: components["responses"]["forbidden-tls_required"];
             421: components["responses"]["misdirected_request"];
             422: components["responses"]["invalid_parameter"];
             429: components["responses"]["too_many_requests"];

@@ -53,7 +53,7 @@ export abstract class Resources {
   };
 
   readonly orders = {
-    /** List orders, newest first. */
+    /** List orders, newest first, or find them by a term. */
     list: (query?: Query<"listOrders">, options?: Options<"listOrders">) => this.pages<"listOrders">("get", "/api/orders", { query, ...options }),
     /** Get an order. */
     get: (orderId: Id<"getOrder", "orderId">, query?: Query<"getOrder">, options?: Options<"getOrder">) => this.call<"getOrder">("get", "/api/orders/{orderId}", { path: { orderId }, query, ...options }),
@@ -116,11 +116,6 @@ export abstract class Resources {
   readonly requests = {
     /** Get what a request did. */
     get: (requestId: Id<"getRequest", "requestId">, query?: Query<"getRequest">, options?: Options<"getRequest">) => this.pages<"getRequest">("get", "/api/requests/{requestId}", { path: { requestId }, query, ...options }),
-  };
-
-  readonly search = {
-    /** Find orders by one term. */
-    get: (query: Query<"searchOrders">, options?: Options<"searchOrders">) => this.pages<"searchOrders">("get", "/api/search", { query, ...options }),
   };
 
   readonly verification = {

@@ -94,7 +94,7 @@ async function make(call: Call): Promise<unknown> {
     case "request":
       return pawl.requests.get(call.requestId);
     case "search":
-      return pawl.search.get({ term: call.term });
+      return pawl.orders.list({ term: call.term });
     case "orders":
       return all(pawl.orders.list(call.filter));
     case "events":

@@ -44,25 +44,24 @@ func ordersListCommand() *cobra.Command {
 		Use: "list [TERM]", Short: "List orders, newest first, or find them by one term", Args: cobra.MaximumNArgs(1),
 		Long: "Lists orders, newest first. With TERM, it finds the order with this id, and those whose id begins with it, or whose\n" +
 			"customer, provider's reference or searchable metadata it is (see pawl migrate search-keys). If there are none, it finds\n" +
-			"the newest orders that have it inside one of these, or that have this amount. Only --limit applies.",
+			"the newest orders that have it inside one of these, or that have this amount. The filters apply, too.",
 		Example: "  pawl orders list --hold attention\n  pawl orders list --item widget --status completed --limit 0 -o json\n" +
 			"  pawl orders list ch_3P8xZq",
 	}, func(ctx context.Context, s *session, args []string) error {
-		switch {
-		case len(args) > 0 && s.format == output.CSV:
-			return usage("-o csv is for orders by conditions, not for a term")
-		case len(args) > 0:
-			return s.search(ctx, args[0], limit)
-		}
 		for _, status := range statuses {
 			filter.Status = append(filter.Status, client.Status(status))
 		}
 		if since > 0 {
 			filter.CreatedFrom = time.Now().Add(-since)
 		}
-		filter.Limit = pageOf(limit)
+		if filter.Limit = pageOf(limit); len(args) > 0 {
+			filter.Term = args[0]
+		}
 		if s.format == output.CSV {
 			return s.printCSV(ctx, filter, limit)
+		}
+		if filter.Term != "" {
+			return s.search(ctx, filter, limit)
 		}
 		return listedRows.Print(s.out, s.format, first(limit, s.Orders(ctx, filter)))
 	})
@@ -117,32 +116,43 @@ var listedRows = output.Columns[client.Order]{
 	},
 }
 
-// search prints the orders that match a term. No order is not an error, as with a filter.
-func (s *session) search(ctx context.Context, term string, limit int) error {
-	found, err := s.SearchOrders(ctx, client.SearchOrdersParams{Term: term, Limit: pageOf(limit)})
+// search prints the orders that have a term. No order is not an error, as with a filter.
+func (s *session) search(ctx context.Context, filter client.ListOrdersParams, limit int) error {
+	page, err := s.ListOrders(ctx, filter)
 	if err != nil {
 		return err
 	}
-	if err := matchRows.Print(s.out, s.format, output.All(found.Matches)); err != nil {
+	found := page.Orders
+	for page.NextCursor != "" && (limit <= 0 || len(found) < limit && page.Looked == 0) {
+		filter.Cursor = page.NextCursor
+		if page, err = s.ListOrders(ctx, filter); err != nil {
+			return err
+		}
+		found = append(found, page.Orders...)
+	}
+	more := page.More || limit > 0 && len(found) > limit
+	if limit > 0 {
+		found = found[:min(len(found), limit)]
+	}
+	if err := matchRows.Print(s.out, s.format, output.All(found)); err != nil {
 		return err
 	}
 	switch {
 	case s.format != output.Table:
-	case len(found.NotFound) > 0:
-		fmt.Fprintln(s.out, "not found: "+strings.Join(found.NotFound, ", "))
-	case found.More:
-		fmt.Fprintln(s.out, "and more: use a longer term")
-	case found.NextCursor != "":
-		fmt.Fprintf(s.out, "looked inside the newest %d orders only, back to %s\n", found.Looked, moment(found.LookedSince))
+	case len(page.NotFound) > 0:
+		fmt.Fprintln(s.out, "not found: "+strings.Join(page.NotFound, ", "))
+	case more:
+		fmt.Fprintln(s.out, "and more: use --limit")
+	case page.NextCursor != "":
+		fmt.Fprintf(s.out, "looked inside the newest %d orders only, back to %s\n", page.Looked, moment(page.LookedSince))
 	}
 	return nil
 }
 
-var matchRows = output.Columns[client.SearchMatch]{
+var matchRows = output.Columns[client.Order]{
 	Titles: []any{"order", "matched", "status", "hold", "amount", "item", "customer", "created"},
-	Of: func(m *client.SearchMatch) []any {
-		o := &m.Order
-		matched := strings.TrimSuffix(string(m.Matched)+" "+m.Key, " ")
+	Of: func(o *client.Order) []any {
+		matched := strings.TrimSuffix(string(o.Matched.By)+" "+strings.Join(o.Matched.Keys, " "), " ")
 		return []any{o.OrderID, matched, o.Status, dash(o.Hold), o.Amount + " " + o.Currency, o.Item, dash(o.CustomerID), moment(o.CreatedAt)}
 	},
 }
