@@ -764,7 +764,7 @@ type BulkFilter struct {
 	// Limit Maximum number of orders. Defaults to 1000.
 	Limit int `json:"limit,omitempty,omitzero"`
 
-	// Sort Which orders come first, and are chosen if more than limit match. Defaults to newest.
+	// Sort Which orders come first, and are chosen if more than limit match. Defaults to newest. They are done the oldest first.
 	Sort BulkFilterSort `json:"sort,omitempty,omitzero"`
 
 	// Status Any of these statuses.
@@ -777,7 +777,7 @@ type BulkFilterFailureStep string
 // BulkFilterHold What the orders are waiting for.
 type BulkFilterHold string
 
-// BulkFilterSort Which orders come first, and are chosen if more than limit match. Defaults to newest.
+// BulkFilterSort Which orders come first, and are chosen if more than limit match. Defaults to newest. They are done the oldest first.
 type BulkFilterSort string
 
 // BulkOutcome defines model for BulkOutcome.
@@ -794,7 +794,7 @@ type BulkOutcome struct {
 	// Matched Number of orders that the verb was tried on.
 	Matched int64 `json:"matched"`
 
-	// Results One result for each order, in the order of the ids or of the list.
+	// Results One result for each order, in the order of the ids; of a filter, the oldest order first. Orders are done in this order.
 	Results []BulkResult `json:"results"`
 
 	// Totals The orders that the verb was applied to, or would be, by currency.
@@ -822,7 +822,8 @@ type BulkResult struct {
 	Charge     StepState `json:"charge,omitempty,omitzero"`
 
 	// Code A stable code, for programs.
-	Code ProblemCode `json:"code,omitempty,omitzero"`
+	Code      ProblemCode `json:"code,omitempty,omitzero"`
+	CreatedAt time.Time   `json:"createdAt,omitempty,omitzero"`
 
 	// Currency ISO 4217.
 	Currency   string `json:"currency,omitempty,omitzero"`

@@ -42,11 +42,11 @@ type BulkResult struct {
 	Order   orders.Order // as stored; after an error, as far as known; in a dry run, as it would be, with the failure that it has
 	Err     error        // as of Do; nil: applied, or applicable in a dry run
 	Refund  *orders.ChargeOperation
-	SoldOut *db.InventoryLookRow // in a dry run of a retry: the item that is too short for the order and those before it
+	SoldOut *db.InventoryLookRow // in a dry run of a retry: the item that is too short for the order and older ones
 }
 
-// DoAll applies a verb to many orders, and does not wait for them to end. The results are in the order of the ids, or
-// of the list. An error of one order does not affect the others. Errors: orders.ErrStopping, orders.ErrUnavailable, and
+// DoAll applies a verb to many orders, and does not wait for them to end. The results are in the order of the ids, or with a
+// filter the oldest order first. An error of one order does not affect the others. Errors: orders.ErrStopping, orders.ErrUnavailable, and
 // that of ctx if it ends before the last order.
 func (e *Engine) DoAll(ctx context.Context, b Bulk) ([]BulkResult, error) {
 	if e.stopping.Load() {
@@ -90,9 +90,9 @@ func (e *Engine) DoAll(ctx context.Context, b Bulk) ([]BulkResult, error) {
 }
 
 // lookForStock finds the orders that would fail, because what is left of an item is not enough for them and for
-// those before them. Only the ledger's stock is known, and no order that has come further needs it.
+// older ones. Only the ledger's stock is known, and no order that has come further needs it.
 func (e *Engine) lookForStock(ctx context.Context, results []BulkResult) error {
-	wanted, items := make([]map[string]int64, len(results)), map[string]bool{}
+	oldest, wanted, items := []int(nil), make([]map[string]int64, len(results)), map[string]bool{}
 	for i := range results {
 		o := &results[i].Order
 		p, known := e.policies.byVersion(o.Policy)
@@ -100,7 +100,7 @@ func (e *Engine) lookForStock(ctx context.Context, results []BulkResult) error {
 		if results[i].Err != nil || !known || !reserves || p != nil && p.Reserve.Executor.Remote() {
 			continue
 		}
-		wanted[i] = orders.UnitsOf(o.Item, o.Quantity, o.Lines)
+		oldest, wanted[i] = append(oldest, i), orders.UnitsOf(o.Item, o.Quantity, o.Lines)
 		for item := range wanted[i] {
 			items[item] = true
 		}
@@ -110,7 +110,9 @@ func (e *Engine) lookForStock(ctx context.Context, results []BulkResult) error {
 	}
 	rows, err := orders.Read(ctx, e.Orders, e.query.InventoryLook, slices.Collect(maps.Keys(items)))
 	taken := map[string]int64{}
-	for i, units := range wanted {
+	slices.SortFunc(oldest, func(a, b int) int { return cmp.Compare(results[a].Order.OrderNo, results[b].Order.OrderNo) })
+	for _, i := range oldest {
+		units := wanted[i]
 		short := slices.IndexFunc(rows, func(is db.InventoryLookRow) bool { return is.Available < taken[is.Item]+units[is.Item] })
 		if short >= 0 {
 			results[i].SoldOut = &rows[short]
@@ -273,6 +275,9 @@ func (e *Engine) chosen(ctx context.Context, b *Bulk) (orderIDs []string, err er
 	listed, err := e.listed(ctx, b)
 	if err != nil {
 		return nil, err
+	}
+	if !b.Filter.Oldest {
+		slices.Reverse(listed)
 	}
 	orderIDs = unique(append(orderIDs, listed...))
 	return orderIDs[:min(len(orderIDs), int(b.Filter.Limit))], nil

@@ -141,7 +141,7 @@ func (s *server) bulkResultOf(r *engine.BulkResult, requestID string) bulkResult
 	}
 	if out.Status = state(order.Status); order.OrderID != "" {
 		out.Amount, out.Currency, out.Item, out.Quantity = new(amount(order.Amount)), order.Currency, order.Item, order.Quantity
-		out.CustomerID, out.Lines, out.InDoubt, out.Charge = order.CustomerID, order.Lines, order.InDoubtSince != nil, new(stepsOf(order).Charge)
+		out.CreatedAt, out.CustomerID, out.Lines, out.InDoubt, out.Charge = order.CreatedAt.UTC(), order.CustomerID, order.Lines, order.InDoubtSince != nil, new(stepsOf(order).Charge)
 		out.Failure = failureOf(order)
 		if orders.CapturedLater(order) {
 			out.Authorized = order.Amount.String()
@@ -193,7 +193,7 @@ type bulkFilter struct {
 	AmountTo    amountBound `json:"amountTo,omitempty" doc:"At most this amount, in any currency."`
 	CreatedFrom *time.Time  `json:"createdFrom,omitempty" doc:"Created at this time or later (RFC 3339)."`
 	CreatedTo   *time.Time  `json:"createdTo,omitempty" doc:"Created before this time (RFC 3339)."`
-	Sort        string      `json:"sort,omitempty" enum:"newest,oldest" doc:"Which orders come first, and are chosen if more than limit match. Defaults to newest."`
+	Sort        string      `json:"sort,omitempty" enum:"newest,oldest" doc:"Which orders come first, and are chosen if more than limit match. Defaults to newest. They are done the oldest first."`
 	Limit       int32       `json:"limit,omitempty" minimum:"1" maximum:"1000" doc:"Maximum number of orders. Defaults to 1000."`
 }
 
@@ -201,7 +201,7 @@ type bulkFilter struct {
 type bulkOutcome struct {
 	Matched int             `json:"matched" minimum:"0" doc:"Number of orders that the verb was tried on."`
 	Applied int             `json:"applied" minimum:"0" doc:"Number of orders that the verb was applied to, or would be in a dry run."`
-	Results []bulkResult    `json:"results" nullable:"false" doc:"One result for each order, in the order of the ids or of the list."`
+	Results []bulkResult    `json:"results" nullable:"false" doc:"One result for each order, in the order of the ids; of a filter, the oldest order first. Orders are done in this order."`
 	Totals  []currencyTotal `json:"totals,omitempty" nullable:"false" doc:"The orders that the verb was applied to, or would be, by currency."`
 	DryRun  bool            `json:"dryRun,omitempty" doc:"True for a dry run: nothing was done, and each status is what the verb would lead to."`
 
@@ -225,6 +225,7 @@ type bulkResult struct {
 
 	Amount     *amount    `json:"amount,omitempty" doc:"The amount of the order. Absent, like the fields below, if the order was not found or not read."`
 	Currency   string     `json:"currency,omitempty" doc:"ISO 4217."`
+	CreatedAt  time.Time  `json:"createdAt,omitzero"`
 	CustomerID *string    `json:"customerId,omitempty"`
 	Item       string     `json:"item,omitempty"`
 	Quantity   int32      `json:"quantity,omitempty"`
@@ -234,7 +235,7 @@ type bulkResult struct {
 	Failure    *failure   `json:"failure,omitempty" doc:"Why the order failed, or is being undone; in a dry run of retry, why it has failed before."`
 	Authorized string     `json:"authorized,omitempty" doc:"What the charge authorized, as a decimal. Absent unless the policy has capture: later."`
 	Refund     *refund    `json:"refund,omitempty" doc:"The refund, if one was requested. It may be open; Pawl continues it."`
-	SoldOut    *itemLeft  `json:"soldOut,omitempty" doc:"In a dry run of retry: an item of which too little is in stock for the order and those before it in the list, and what is left of it. The order would fail."`
+	SoldOut    *itemLeft  `json:"soldOut,omitempty" doc:"In a dry run of retry: an item of which too little is in stock for the order and the older ones in the list, and what is left of it. The order would fail."`
 }
 
 type itemLeft struct {

@@ -74,13 +74,15 @@ func (v *visit) bulk() error {
 	case p.Verb != nil && len(p.IDs) > 0:
 		err := v.askAll(p, !confirmed)
 		if err == nil && confirmed {
-			return v.redirect(requestURL(p.Body.RequestID, ""))
+			left, unticked := len(v.r.PostForm["refused"]), number(v.r.PostForm.Get("offered"))-len(p.IDs)
+			return v.redirect(requestURL(p.Body.RequestID, "") + fmt.Sprintf("&left=%d&unticked=%d", left, max(0, unticked)))
 		}
 		problem, _ := errors.AsType[*client.Problem](err)
 		if p.Problem = problem; err != nil && (problem == nil || !p.Begun && refusedInput(err) == nil) {
 			return err
 		}
 	}
+	slices.SortStableFunc(p.Would, func(a, b client.BulkResult) int { return a.CreatedAt.Compare(b.CreatedAt) }) // they are done in this order
 	if p.Tried = p.Problem == nil && len(p.Would)+len(p.Not) > 0; p.Tried {
 		if p.Away = v.failing(p.Verb, p.Would); p.Verb.Name == "refund" {
 			p.Away = append(p.Away, v.disputed(p.Would)...)
@@ -123,6 +125,19 @@ type requestPage struct {
 	Orders int64
 	Ended  int64  // orders that are done or failed
 	Next   string // the URL of the next page
+	Left   string // what the preview left out, in words
+}
+
+// leftOut says how many orders of a preview were not in its request.
+func leftOut(short, unticked int) string {
+	var parts []string
+	if short > 0 {
+		parts = append(parts, times(short, "1 order to which it does not apply", "orders to which it does not apply"))
+	}
+	if unticked > 0 {
+		parts = append(parts, times(unticked, "1 that was not ticked", "that were not ticked"))
+	}
+	return strings.Join(parts, ", ")
 }
 
 // requestTile has the orders of a request that are in a state, and their amounts.
@@ -139,6 +154,12 @@ var requestStates = []requestTile{
 	{Name: "held", Words: "held again, need a person", one: "held again, needs a person"}, {Name: "failed", Words: "failed"},
 }
 
+// moneyMeant is what the end of a request means for the money, by its verb and state.
+var moneyMeant = map[string]string{
+	"refund done": ": it went back", "refund failed": ": nothing went back", "cancel done": ": nothing stays charged", "reject done": ": nothing was charged",
+	"approve failed": ": nothing stays charged", "retry failed": ": nothing stays charged", "resume failed": ": nothing stays charged",
+}
+
 // totalsOf tells how far a request is.
 func totalsOf(found *client.RequestPage) string { return fmt.Sprint(found.Totals) }
 
@@ -149,7 +170,7 @@ func (v *visit) showRequest() error {
 		return err
 	}
 	v.live = address("/console/live", url.Values{"request": {id}, "totals": {totalsOf(found)}})
-	p := &requestPage{ID: id, Page: found, Next: v.nextPage(found.NextCursor)}
+	p := &requestPage{ID: id, Page: found, Next: v.nextPage(found.NextCursor), Left: leftOut(number(v.query("left")), number(v.query("unticked")))}
 	if len(found.Results) > 0 {
 		p.Verb = verbByName(verbs, found.Results[0].Verb)
 	} else if len(found.Refused) > 0 {
@@ -165,6 +186,9 @@ func (v *visit) showRequest() error {
 		}
 		if tile.Orders == 1 {
 			tile.Words = cmp.Or(tile.one, tile.Words)
+		}
+		if p.Verb != nil {
+			tile.Words += moneyMeant[p.Verb.Name+" "+tile.Name]
 		}
 		if p.Orders += tile.Orders; tile.Orders > 0 {
 			p.States = append(p.States, tile)
@@ -371,6 +395,11 @@ func (p *bulkPage) WhyNot() (all []string) {
 	return all
 }
 
+// Short reports whether an order is left out because of its stock.
+func (p *bulkPage) Short() bool {
+	return slices.ContainsFunc(p.Not, func(r client.BulkResult) bool { return r.SoldOut.Item != "" })
+}
+
 // addTotals adds totals by currency.
 func addTotals(sums, totals []client.CurrencyTotal) []client.CurrencyTotal {
 	for _, more := range totals {
@@ -394,8 +423,7 @@ func (p *bulkPage) fields() (all []field) {
 	if !p.Tried || len(p.Would) > 0 {
 		all = []field{{Name: "reason", Label: "Reason", Value: p.Body.Reason, Required: true, Help: "It is kept in the history of each order."}}
 	}
-	short := func(r client.BulkResult) bool { return r.SoldOut.Item != "" }
-	if p.Verb.Name == "retry" && (all != nil || !slices.ContainsFunc(p.Not, short)) {
+	if p.Verb.Name == "retry" && (all != nil || !p.Short()) {
 		policy := policyField
 		policy.Value, policy.Looks = string(p.Body.Policy), true
 		all = append(all, policy)

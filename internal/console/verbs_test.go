@@ -309,12 +309,13 @@ func TestBulk(t *testing.T) {
 	s.are(t, "pending", "a", "b", "c")
 
 	form := look.fill("confirm", "yes", "reason", "the shop is closed")
-	assert.Equal(t, strings.Join(form["id"], " "), "c a b", "offered")
+	assert.Equal(t, strings.Join(form["id"], " "), "a b c", "the oldest first")
 	form["id"] = []string{"a", "b", "done"} // c was left out, and one has ended meanwhile
+	form.Set("offered", "4")
 	to := s.post(t, "/console/bulk", form).want(t, 303).header.Get("Location")
 	s.post(t, "/console/bulk", form).want(t, 303)
 	s.are(t, "canceled", "a", "b")
-	first := s.get(t, to).want(t, 200, "<h1>Cancel 2 orders</h1>", "2 of 2 have ended", "<strong>2</strong> done", "1,200.00 USD", "<strong>1</strong> refused, nothing was done<br><small>9.00 USD",
+	first := s.get(t, to).want(t, 200, "<h1>Cancel 2 orders</h1>", "2 of 2 have ended", "<strong>2</strong> done: nothing stays charged", "1,200.00 USD", "Left out at the preview, and unchanged: 2 orders to which it does not apply, 1 that was not ticked.", "<strong>1</strong> refused, nothing was done<br><small>9.00 USD",
 		"the shop is closed", `href="/console/order?id=done"`, "Try these again", "data-live")
 	s.get(t, to+"&state=done").want(t, 200, `state=done" aria-current="true"`, "<bdi>a</bdi>")
 	s.get(t, to+"&state=held").want(t, 200, "None of its orders is in this state", "!<bdi>a</bdi>")

@@ -1189,7 +1189,7 @@ export interface components {
              */
             limit?: number;
             /**
-             * @description Which orders come first, and are chosen if more than limit match. Defaults to newest.
+             * @description Which orders come first, and are chosen if more than limit match. Defaults to newest. They are done the oldest first.
              * @enum {string}
              */
             sort?: "newest" | "oldest";
@@ -1211,7 +1211,7 @@ export interface components {
              * @description Number of orders that the verb was tried on.
              */
             matched: number;
-            /** @description One result for each order, in the order of the ids or of the list. */
+            /** @description One result for each order, in the order of the ids; of a filter, the oldest order first. Orders are done in this order. */
             results: components["schemas"]["BulkResult"][];
             /** @description The orders that the verb was applied to, or would be, by currency. */
             totals?: components["schemas"]["CurrencyTotal"][];
@@ -1235,6 +1235,8 @@ export interface components {
             /** @description Whether it was charged, and not undone. */
             charge?: components["schemas"]["StepState"];
             code?: components["schemas"]["ProblemCode"];
+            /** Format: date-time */
+            createdAt?: string;
             /** @description ISO 4217. */
             currency?: string;
             customerId?: string;
@@ -1252,7 +1254,7 @@ export interface components {
             quantity?: number;
             /** @description The refund, if one was requested. It may be open; Pawl continues it. */
             refund?: components["schemas"]["Refund"];
-            /** @description In a dry run of retry: an item of which too little is in stock for the order and those before it in the list, and what is left of it. The order would fail. */
+            /** @description In a dry run of retry: an item of which too little is in stock for the order and the older ones in the list, and what is left of it. The order would fail. */
             soldOut?: components["schemas"]["ItemLeft"];
             status?: components["schemas"]["Status"];
         };
