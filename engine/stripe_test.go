@@ -181,7 +181,7 @@ func TestStripeDisputes(t *testing.T) {
 	assert.Equal(t, facts, "o dp_1 lost 2.50 USD fraudulent 1790000000, o dp_1 opened 2.50 USD fraudulent 1790000000")
 	o := s.get(t, "o")
 	assert.True(t, o.Status == "completed" && *o.Disputes == 2, brief(o))
-	found, err := s.engine.Orders.Search(t.Context(), "ch_1", orders.Filter{Limit: 2}, orders.Position{}, false)
+	found, err := s.engine.Orders.Search(t.Context(), orders.Sought{Term: "ch_1", Among: orders.Filter{Limit: 2}}, orders.Position{})
 	assert.NoError(t, err)
 	assert.True(t, len(found.Matches) == 1 && found.Matches[0].Order.OrderID == "o" && found.Matches[0].Matched == "disputeCharge", found)
 }

@@ -52,7 +52,7 @@ func (s *server) search(ctx context.Context, in *listOrdersRequest, filter order
 	if p := principalOf(writerOf(ctx)); !p.Has(access.Read) {
 		return page, nil, &forbidden{principal: p, roles: access.Roles{access.Read}}
 	}
-	found, err := s.engine.Orders.Search(ctx, in.Term, filter, at, in.Count)
+	found, err := s.engine.Orders.Search(ctx, orders.Sought{Term: in.Term, Among: filter, Counts: in.Count}, at)
 	page = orderPage{Total: found.Total, More: found.More, OrderSearch: OrderSearch{Keys: found.Keys, Looked: found.Looked, LookedSince: found.Since}}
 	for _, m := range found.Matches {
 		o := s.orderOf(&m.Order)

@@ -49,6 +49,13 @@ const looksInside = 10_000
 // partLeast is the number of characters of the shortest part that is looked for.
 const partLeast = 3
 
+// Sought is what a search looks for.
+type Sought struct {
+	Term   string
+	Among  Filter // which orders; their order and cursor do not count
+	Counts bool   // it asks for Total
+}
+
 // Found is a page of what a search finds.
 type Found struct {
 	Matches []Match
@@ -78,19 +85,19 @@ const (
 	lastID  = "\U0010ffff"
 )
 
-// Search finds orders by one term of up to 255 characters, among those of a filter, whose order and cursor do not count. First
+// Search finds orders by one term of up to 255 characters. First
 // come those whose id begins with it, then, newest first, those that have it as something else. If none has the term as it
 // is, in lower or in upper case, Search looks inside the newest orders, or
 // inside those before a position. A number also finds the order whose id is that of the newest
 // one with this number at its end. If none has the term there, Search does the same with each of the words of a term that is
-// no amount. counts asks for Total. Errors: ErrUnavailable.
-func (r *Reader) Search(ctx context.Context, term string, f Filter, at Position, counts bool) (found Found, err error) {
-	s := search{reader: r, ctx: ctx, filter: f, at: at, counts: counts, looks: f.Limit}
-	conditions := f
+// no amount. Errors: ErrUnavailable.
+func (r *Reader) Search(ctx context.Context, q Sought, at Position) (found Found, err error) {
+	s := search{reader: r, ctx: ctx, filter: q.Among, at: at, counts: q.Counts, looks: q.Among.Limit}
+	term, conditions := q.Term, q.Among
 	conditions.Limit, conditions.Oldest, conditions.After = 0, false, 0
 	if !reflect.ValueOf(conditions).IsZero() {
 		s.looks = looksAtMost
-	} else if counts {
+	} else if q.Counts {
 		s.looks = countAtMost
 	}
 	words := wordsOf(term)

@@ -118,30 +118,23 @@ var listedRows = output.Columns[client.Order]{
 
 // search prints the orders that have a term. No order is not an error, as with a filter.
 func (s *session) search(ctx context.Context, filter client.ListOrdersParams, limit int) error {
-	page, err := s.ListOrders(ctx, filter)
-	if err != nil {
-		return err
-	}
-	found := page.Orders
-	for page.NextCursor != "" && (limit <= 0 || len(found) < limit && page.Looked == 0) {
-		filter.Cursor = page.NextCursor
+	var found []client.Order
+	page := &client.OrderPage{}
+	for more := true; more; more = filter.Cursor != "" && (limit <= 0 || len(found) < limit && page.Looked == 0) {
+		var err error
 		if page, err = s.ListOrders(ctx, filter); err != nil {
 			return err
 		}
-		found = append(found, page.Orders...)
+		found, filter.Cursor = append(found, page.Orders...), page.NextCursor
 	}
-	more := page.More || limit > 0 && len(found) > limit
-	if limit > 0 {
-		found = found[:min(len(found), limit)]
-	}
-	if err := matchRows.Print(s.out, s.format, output.All(found)); err != nil {
+	if err := matchRows.Print(s.out, s.format, first(limit, output.All(found))); err != nil {
 		return err
 	}
 	switch {
 	case s.format != output.Table:
 	case len(page.NotFound) > 0:
 		fmt.Fprintln(s.out, "not found: "+strings.Join(page.NotFound, ", "))
-	case more:
+	case page.More || limit > 0 && len(found) > limit:
 		fmt.Fprintln(s.out, "and more: use --limit")
 	case page.NextCursor != "":
 		fmt.Fprintf(s.out, "looked inside the newest %d orders only, back to %s\n", page.Looked, moment(page.LookedSince))
