@@ -66,7 +66,7 @@ func TestBulk(t *testing.T) {
 		b.exec(t, `UPDATE orders SET hold_reason = 'another' WHERE order_id = 'p2'`)
 		out := b.bulkOf(t, "cancel", `{"filter":{"hold":"paused","holdReason":"because","item":"widget","status":["charging","reserving"],
 			"createdFrom":"2000-01-01T00:00:00Z","limit":10}}`)
-		assert.True(t, out.Matched == 2 && out.Applied == 2 && out.Results[0].OrderID == "p3" && out.Results[1].OrderID == "p1", out)
+		assert.True(t, out.Matched == 2 && out.Applied == 2 && out.Results[0].OrderID == "p1" && out.Results[1].OrderID == "p3", out) // the oldest first
 		out = b.bulkOf(t, "resume", `{"filter":{"hold":"paused"}}`, "Idempotency-Key", "k")
 		assert.True(t, out.Matched == 1 && out.Applied == 1, out)
 		assert.Equal(t, b.count(t, `SELECT count(*) FROM books.transitions WHERE request_id = 'k'`), 1, "rows")
