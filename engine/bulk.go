@@ -276,11 +276,13 @@ func (e *Engine) chosen(ctx context.Context, b *Bulk) (orderIDs []string, err er
 	if err != nil {
 		return nil, err
 	}
-	if !b.Filter.Oldest {
-		slices.Reverse(listed)
-	}
+	before := len(orderIDs)
 	orderIDs = unique(append(orderIDs, listed...))
-	return orderIDs[:min(len(orderIDs), int(b.Filter.Limit))], nil
+	orderIDs = orderIDs[:min(len(orderIDs), int(b.Filter.Limit))]
+	if !b.Filter.Oldest {
+		slices.Reverse(orderIDs[before:])
+	}
+	return orderIDs, nil
 }
 
 // listed are the ids of the orders that match the filter of a request, read page by page. A divided database still has
