@@ -538,7 +538,7 @@ func (q *Queries) OrdersMoney(ctx context.Context, arg OrdersMoneyParams) ([]Ord
 }
 
 const ordersRead = `-- name: OrdersRead :many
-SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charge_operations, o.lines, o.disputes, o.route, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.charge_capture, o.capture_by, o.charge_operation_list, o.dispute_list FROM pawl.full_orders AS o
+SELECT o.order_no, o.created_at, o.due_at, o.finished_at, o.owner, o.fence, o.generation, o.quantity, o.seq, o.take_overs, o.status, o.hold, o.hold_reason, o.stop_requested, o.outcome, o.ended_as, o.failure_step, o.failure_code, o.failure_detail, o.order_id, o.currency, o.item, o.amount, o.metadata, o.submitted_by, o.policy, o.calls, o.retries, o.retry_window_started_at, o.in_doubt_since, o.start_at, o.complete_by, o.reservation_ttl, o.reserved_until, o.approval_until, o.approved_at, o.permit_at, o.customer_id, o.payment_method, o.concurrency_key, o.action, o.charge_operations, o.lines, o.disputes, o.route, o.charged_at, o.refunded_at, o.reserved_at, o.released_at, o.charge_reference, o.reserve_reference, o.charge_in_doubt, o.reserve_in_doubt, o.charge_capture, o.capture_by, o.undo_reference, o.charge_operation_list, o.dispute_list FROM pawl.full_orders AS o
 WHERE o.order_no = ANY(ARRAY(SELECT pawl.orders_within($1::bigint[], $2::bigint)))
 ORDER BY array_position($1::bigint[], o.order_no)
 `
@@ -615,6 +615,7 @@ func (q *Queries) OrdersRead(ctx context.Context, arg OrdersReadParams) ([]Order
 			&i.ReserveInDoubt,
 			&i.ChargeCapture,
 			&i.CaptureBy,
+			&i.UndoReference,
 			&i.ChargeOperationList,
 			&i.DisputeList,
 		); err != nil {
@@ -798,9 +799,11 @@ func (q *Queries) OrdersSearchParts(ctx context.Context, arg OrdersSearchPartsPa
 }
 
 const ordersStatusSince = `-- name: OrdersStatusSince :many
-SELECT n.order_no::bigint AS order_no, c.at FROM unnest($1::bigint[]) AS n(order_no), LATERAL (
-  SELECT t.at FROM pawl.transitions AS t WHERE t.order_no = n.order_no AND t.from_status IS DISTINCT FROM t.to_status
+SELECT o.order_no, c.at FROM pawl.orders AS o, LATERAL (
+  SELECT t.at FROM pawl.transitions AS t
+  WHERE t.order_no = o.order_no AND (t.from_status IS DISTINCT FROM t.to_status OR o.hold IN ('attention', 'approval', 'paused'))
   ORDER BY t.seq DESC LIMIT 1) AS c
+WHERE o.order_no = ANY((SELECT $1::bigint[])::bigint[])
 `
 
 type OrdersStatusSinceRow struct {
@@ -809,7 +812,7 @@ type OrdersStatusSinceRow struct {
 }
 
 // Finds when orders came into their status: the last row of their history that changed it. An order that is retried has
-// newer rows.
+// newer rows. One that waits for a person has the row of its hold: it may have been retried and held again.
 func (q *Queries) OrdersStatusSince(ctx context.Context, orderNos []int64) ([]OrdersStatusSinceRow, error) {
 	rows, err := q.db.Query(ctx, ordersStatusSince, orderNos)
 	if err != nil {

@@ -166,8 +166,8 @@ type errorGroup struct {
 	Orders  int64      `json:"orders"`
 	Trying  int64      `json:"trying,omitempty" doc:"Of orders: those whose step is being tried again now, so that they have no hold."`
 	More    bool       `json:"more" doc:"More orders may be in the group."`
-	FirstAt time.Time  `json:"firstAt" doc:"When the first order failed or was held."`
-	LastAt  time.Time  `json:"lastAt" doc:"When the last order failed or was held."`
+	FirstAt time.Time  `json:"firstAt" doc:"When the first of them failed or was held, since a person retried it last. Of retries: when the tries began."`
+	LastAt  time.Time  `json:"lastAt" doc:"When the last of them failed or was held. Of holds, the 50 oldest and the 50 newest orders are looked at."`
 	Example orderError `json:"example" doc:"The newest order."`
 
 	Totals []currencyTotal `json:"totals" nullable:"false" doc:"These orders, by currency."`

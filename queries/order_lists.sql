@@ -203,10 +203,12 @@ ORDER BY array_position(@order_nos::bigint[], o.order_no);
 
 -- name: OrdersStatusSince :many
 -- Finds when orders came into their status: the last row of their history that changed it. An order that is retried has
--- newer rows.
-SELECT n.order_no::bigint AS order_no, c.at FROM unnest(@order_nos::bigint[]) AS n(order_no), LATERAL (
-  SELECT t.at FROM pawl.transitions AS t WHERE t.order_no = n.order_no AND t.from_status IS DISTINCT FROM t.to_status
-  ORDER BY t.seq DESC LIMIT 1) AS c;
+-- newer rows. One that waits for a person has the row of its hold: it may have been retried and held again.
+SELECT o.order_no, c.at FROM pawl.orders AS o, LATERAL (
+  SELECT t.at FROM pawl.transitions AS t
+  WHERE t.order_no = o.order_no AND (t.from_status IS DISTINCT FROM t.to_status OR o.hold IN ('attention', 'approval', 'paused'))
+  ORDER BY t.seq DESC LIMIT 1) AS c
+WHERE o.order_no = ANY((SELECT @order_nos::bigint[])::bigint[]);
 
 -- name: OrdersMoney :many
 -- Adds up the money of some orders by currency, as VerifyMoney does: of each order, or of all of them, with order_no 0.

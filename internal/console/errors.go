@@ -215,7 +215,11 @@ func retriesOf(rows []errorRow) (all []errorAction) {
 				statuses = append(statuses, string(same.Status))
 			}
 		}
-		all = append(all, retryOf(&row.ErrorGroup, statuses, atLeast(orders, more)+plural(orders, " order", " orders")))
+		number := atLeast(orders, more) + plural(orders, " order", " orders")
+		if orders > bulkMost {
+			number = "the newest " + count(bulkMost) + " of " + number
+		}
+		all = append(all, retryOf(&row.ErrorGroup, statuses, number))
 	}
 	return all
 }
