@@ -1289,13 +1289,13 @@ type ErrorGroup struct {
 	Code    string     `json:"code"`
 	Example OrderError `json:"example"`
 
-	// FirstAt When the first order failed or was held.
+	// FirstAt When the first of them failed or was held, since a person retried it last. Of retries: when the tries began.
 	FirstAt time.Time `json:"firstAt"`
 
 	// Hold Absent if the orders failed.
 	Hold ErrorGroupHold `json:"hold,omitempty,omitzero"`
 
-	// LastAt When the last order failed or was held.
+	// LastAt When the last of them failed or was held. Of holds, the 50 oldest and the 50 newest orders are looked at.
 	LastAt time.Time `json:"lastAt"`
 
 	// More More orders may be in the group.
@@ -1569,6 +1569,9 @@ type Incident struct {
 
 	// Since When it began; with attention and approval, when the oldest order was created; with operations_waiting, when the oldest was requested; with replica_lost, when it reported last; with books_wrong and books_differ, when that was found last.
 	Since time.Time `json:"since,omitempty,omitzero"`
+
+	// Status The status of the order. completed, failed and canceled are final.
+	Status Status `json:"status,omitempty,omitzero"`
 
 	// Step With provider_failing; with attention, at which the orders are held.
 	Step IncidentStep `json:"step,omitempty,omitzero"`
@@ -1910,7 +1913,7 @@ type Order struct {
 	// Status The status of the order. completed, failed and canceled are final.
 	Status Status `json:"status"`
 
-	// StatusSince When it came into its status. Only in lists with count.
+	// StatusSince When it came into its status; with a hold for a person (attention, approval, paused), when that began. Only in lists with count.
 	StatusSince time.Time `json:"statusSince,omitempty,omitzero"`
 	Steps       Steps     `json:"steps"`
 
@@ -2626,6 +2629,9 @@ type StepState struct {
 
 	// Reference The provider's name for the charge or the reservation.
 	Reference string `json:"reference,omitempty,omitzero"`
+
+	// UndoReference With undone: the provider's name for the undo of the charge, if it gave one or a person recorded one.
+	UndoReference string `json:"undoReference,omitempty,omitzero"`
 
 	// Undone The step took effect, or may have, and was undone.
 	Undone bool `json:"undone,omitempty,omitzero"`

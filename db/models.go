@@ -87,6 +87,7 @@ type Order struct {
 	ReserveInDoubt       *bool
 	ChargeCapture        *string
 	CaptureBy            *time.Time
+	UndoReference        string
 	ChargeOperationList  []byte
 	DisputeList          []byte
 }
@@ -207,6 +208,7 @@ type WrittenOrder struct {
 	ReserveInDoubt       *bool
 	ChargeCapture        *string
 	CaptureBy            *time.Time
+	UndoReference        string
 	ChargeOperationList  []byte
 	DisputeList          []byte
 }

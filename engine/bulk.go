@@ -147,7 +147,7 @@ func (e *Engine) foresee(ctx context.Context, b *Bulk, orderIDs []string, result
 			if would := &results[i].Order; would.FailureCode == nil {
 				would.FailureStep, would.FailureCode, would.FailureDetail = is.FailureStep, is.FailureCode, is.FailureDetail
 			}
-			if results[i].Err == nil && q.Verb == orders.Cancel && orders.Canceling(&is) && !orders.HeldFor(&is, fsm.HoldAttention) {
+			if results[i].Err == nil && q.Verb == orders.Cancel && orders.Canceling(&is) {
 				results[i].Err = &orders.NotApplicable{Verb: q.Verb, Code: orders.RefusedState, Order: lean(is)}
 			}
 		}

@@ -178,7 +178,7 @@ func TestAnOldLateUndo(t *testing.T) {
 			aDay, reset, func(_ *testing.T, s *shop) { s.provider.live["ch_1"] = true },
 			lateUndo, comes(true, finished), is("failed"), standing()}},
 		{"says the same on every call", resting(quick, "charge/do: lost", "charge/undo: error"), acts{
-			cancel, is(unanswered), says("charge/undo: done"), cancel, is("canceled"), reported("ch_1"), comes(true,
+			cancel, is(unanswered), says("charge/undo: done"), retry, is("canceled"), reported("ch_1"), comes(true,
 				finished), standing()}},
 	})
 }

@@ -19,6 +19,7 @@ import (
 type incident struct {
 	Kind       string     `json:"kind" enum:"provider_failing,overdue,attention,approval,operations_waiting,replica_lost,webhook_failing,webhook_disabled,books_wrong,books_differ" doc:"provider_failing: the circuit breaker of a step is not closed, and orders wait for it or a call failed within half a minute; its orders are retried by themselves, as long as their retries and their budget last. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. operations_waiting: refunds, captures or voids are open after three calls or more; they are retried, except with the reason outcome_unknown: a person has to look. replica_lost: within an hour, a replica has ended or lost the database without saying so, and no other one has started in its place; its orders are with others. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint. books_wrong: the newest verification found errors in the books. books_differ: the newest comparison with a provider found differences."`
 	Step       string     `json:"step,omitempty" enum:"charge,reserve,confirm" doc:"With provider_failing; with attention, at which the orders are held."`
+	Status     state      `json:"status,omitempty" doc:"With attention and approval: of the orders. It says whether they are held at their step or at its undo (releasing, refunding)."`
 	Route      string     `json:"route,omitempty" doc:"With provider_failing: of a charge with several routes."`
 	Policy     int32      `json:"policy,omitempty" doc:"With provider_failing: the policy under which it began to fail first."`
 	Host       string     `json:"host,omitempty" doc:"With provider_failing: the host that fails. Several are separated by commas."`
@@ -63,17 +64,16 @@ func (s *server) incidents(ctx context.Context, v *orders.Overview, of *booksVer
 	return append([]incident{}, all...), err
 }
 
-// waitingForPeople has an incident for each step and reason of a hold.
+// waitingForPeople has an incident for each status and reason of a hold.
 func waitingForPeople(v *orders.Overview, hold string) (all []incident) {
 	for _, group := range v.Groups {
 		if group.Hold != hold {
 			continue
 		}
-		step := string(group.Status.Step())
-		at := slices.IndexFunc(all, func(i incident) bool { return i.Reason == group.Reason && i.Step == step })
+		at := slices.IndexFunc(all, func(i incident) bool { return i.Reason == group.Reason && i.Status == state(group.Status) })
 		if at < 0 {
 			at = len(all)
-			all = append(all, incident{Kind: hold, Step: step, Reason: group.Reason, More: v.MoreThanGrouped(hold)})
+			all = append(all, incident{Kind: hold, Step: string(group.Status.Step()), Status: state(group.Status), Reason: group.Reason, More: v.MoreThanGrouped(hold)})
 		}
 		all[at].add(&group)
 	}

@@ -38,6 +38,10 @@ func TestFailingProviders(t *testing.T) {
 	assert.Equal(t, fmt.Sprint(i.Host, ": ", i.Detail, ", policy ", i.Policy), "old.example, pay.example: connection refused, policy 2")
 	assert.Equal(t, i.Totals[0].Amount+" "+i.Totals[1].Amount, "1999999999999999.98 500")
 
+	held := waitingForPeople(&orders.Overview{Groups: []orders.HeldGroup{{Status: fsm.Charging, Hold: "attention", Reason: "retries_exhausted", Orders: 1},
+		{Status: fsm.Refunding, Hold: "attention", Reason: "retries_exhausted", Orders: 2}}}, "attention")
+	assert.Equal(t, fmt.Sprintln(len(held), held[1].Step, held[1].Status, held[1].Orders), "2 charge refunding 2\n", "the undo of a step that failed is another incident")
+
 	waiting := waitingOperations([]orders.WaitingOperations{{Kind: "refund", Currency: "JPY", Operations: 1, Amount: "500", Since: later, Next: first, Code: "timeout"},
 		{Kind: "refund", Currency: "USD", Operations: 11, Amount: "340.00", Since: first, Next: later, Code: "http_503"}, {Kind: "refund", Unknown: true, Currency: "USD", Operations: 1, Amount: "1.00"}})
 	assert.Equal(t, len(waiting), 2, "incidents of refunds: one that is retried, and one that is not")

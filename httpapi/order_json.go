@@ -35,7 +35,7 @@ type order struct {
 	SubmittedBy *string    `json:"submittedBy,omitempty" doc:"Who submitted the order: token:NAME or oidc:ISSUER#SUBJECT. Absent if the caller was not identified."`
 	*OrderTerms
 	Money          *Money     `json:"money,omitempty" doc:"What was charged and refunded of it. Only in lists that asked for it, and absent if it was never charged."`
-	StatusSince    *time.Time `json:"statusSince,omitempty" doc:"When it came into its status. Only in lists with count."`
+	StatusSince    *time.Time `json:"statusSince,omitempty" doc:"When it came into its status; with a hold for a person (attention, approval, paused), when that began. Only in lists with count."`
 	Matched        *match     `json:"matched,omitempty" doc:"Why the order is in a list by a term."`
 	Hold           *string    `json:"hold,omitempty" enum:"retry,callback,scheduled,queued,approval,paused,attention" doc:"What the order is waiting for. Absent while it is in progress or finished."`
 	HoldReason     *string    `json:"holdReason,omitempty"`
@@ -169,6 +169,8 @@ type stepState struct {
 	Undone    bool    `json:"undone,omitempty" doc:"The step took effect, or may have, and was undone."`
 	InDoubt   bool    `json:"inDoubt,omitempty" doc:"With undone: nothing has shown whether the step took effect. A reference of the undo of a charge does."`
 	Reference *string `json:"reference,omitempty" maxLength:"255" doc:"The provider's name for the charge or the reservation."`
+
+	UndoReference string `json:"undoReference,omitempty" maxLength:"255" doc:"With undone: the provider's name for the undo of the charge, if it gave one or a person recorded one."`
 }
 
 type failure struct {
@@ -350,7 +352,7 @@ func stepsOf(o *orders.Order) steps {
 	return steps{
 		Charge: stepState{
 			Completed: o.ChargedAt != nil && o.RefundedAt == nil && !or(o.ChargeInDoubt, false),
-			Undone:    o.RefundedAt != nil, InDoubt: o.RefundedAt != nil && or(o.ChargeInDoubt, false), Reference: o.ChargeReference,
+			Undone:    o.RefundedAt != nil, InDoubt: o.RefundedAt != nil && or(o.ChargeInDoubt, false), Reference: o.ChargeReference, UndoReference: o.UndoReference,
 		},
 		Reserve: stepState{
 			Completed: o.ReservedAt != nil && o.ReleasedAt == nil && !or(o.ReserveInDoubt, false),
@@ -529,6 +531,9 @@ func (s stepState) append(b []byte) []byte {
 		b = append(b, `,"inDoubt":true`...)
 	}
 	b = appendOptional(b, `,"reference":`, s.Reference)
+	if s.UndoReference != "" {
+		b = appendString(append(b, `,"undoReference":`...), s.UndoReference)
+	}
 	return append(b, '}')
 }
 

@@ -372,6 +372,8 @@ CREATE VIEW pawl.full_orders AS
 SELECT o.*, c.created_at AS charged_at, c.refunded_at, r.created_at AS reserved_at, r.released_at,
   c.reference AS charge_reference, r.reference AS reserve_reference, c.in_doubt AS charge_in_doubt, r.in_doubt AS reserve_in_doubt,
   c.capture AS charge_capture, c.capture_by,
+  coalesce(CASE WHEN c.refunded_at IS NOT NULL THEN (SELECT f.reference FROM pawl.charge_operations AS f
+    WHERE f.order_no = o.order_no AND f.generation = o.generation AND f.number = 0) END, '')::text AS undo_reference,
   (CASE WHEN o.charge_operations IS NOT NULL THEN (
     SELECT jsonb_agg(jsonb_strip_nulls(jsonb_build_object('number', f.number, 'kind', f.kind, 'state', f.state, 'amount', f.amount::text,
       'restock', f.restock, 'voided', f.voided::text, 'lines', f.lines,
@@ -392,7 +394,7 @@ LEFT JOIN pawl.reservations AS r ON r.order_no = o.order_no AND r.generation = o
 CREATE VIEW pawl.no_effects AS
 SELECT NULL::timestamptz AS charged_at, NULL::timestamptz AS refunded_at, NULL::timestamptz AS reserved_at, NULL::timestamptz AS released_at,
   NULL::text AS charge_reference, NULL::text AS reserve_reference, NULL::boolean AS charge_in_doubt, NULL::boolean AS reserve_in_doubt,
-  NULL::text AS charge_capture, NULL::timestamptz AS capture_by,
+  NULL::text AS charge_capture, NULL::timestamptz AS capture_by, ''::text AS undo_reference,
   NULL::jsonb AS charge_operation_list, NULL::jsonb AS dispute_list;
 
 -- The orders of a page, in its order, up to a number of bytes; the last order may exceed it. Only compressed values

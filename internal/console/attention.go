@@ -67,11 +67,11 @@ func (v *visit) attention() error {
 		return err
 	}
 	p := &attentionPage{Groups: groups, First: max(1, number(v.query("first")))}
-	if p.Chosen = chosen(groups, v.query("hold"), v.query("reason"), fsm.Step(v.query("step"))); p.Chosen != nil {
+	if p.Chosen = chosen(groups, v.query("hold"), v.query("reason"), fsm.State(v.query("status"))); p.Chosen != nil {
 		if err := v.waiting(p); err != nil {
 			return err
 		}
-		if strings.HasPrefix(p.Chosen.try, "retry") {
+		if p.Chosen.first() == "retry" {
 			p.Away, p.Again = away(overview, p.Orders)
 		} else if p.Chosen.Hold() == fsm.HoldApproval {
 			p.Away = strings.Join(failingAt(overview, "approve", []client.BulkResult{{Status: client.StatusPending}}), " ")
@@ -81,11 +81,11 @@ func (v *visit) attention() error {
 }
 
 // chosen is the group in the URL, even if no order is left in it, or else the most urgent one.
-func chosen(groups []waitingGroup, hold, key string, step fsm.Step) *waitingGroup {
+func chosen(groups []waitingGroup, hold, key string, state fsm.State) *waitingGroup {
 	named := hold != "" || key != ""
 	hold = cmp.Or(hold, fsm.HoldAttention)
 	for i := range groups {
-		if !named || groups[i].Hold() == hold && groups[i].Key == key && (step == "" || groups[i].step == step) {
+		if !named || groups[i].Hold() == hold && groups[i].Key == key && (state == "" || groups[i].state == state) {
 			return &groups[i]
 		}
 	}
@@ -96,7 +96,7 @@ func chosen(groups []waitingGroup, hold, key string, step fsm.Step) *waitingGrou
 		return &groups[first]
 	}
 	why := reasonOf(client.OrderHold(hold), key)
-	why.step = step
+	why.state = state
 	return &waitingGroup{reason: why}
 }
 
@@ -140,8 +140,7 @@ func (o *waitingOrder) failedSince(then time.Time) bool {
 
 // Primary reports whether the runbook recommends a verb now.
 func (p *attentionPage) Primary(verb string) bool {
-	first, _, _ := strings.Cut(p.Chosen.try, " ")
-	return verb == first && (verb != "retry" && verb != "approve" || p.Away == "")
+	return verb == p.Chosen.first() && (verb != "retry" && verb != "approve" || p.Away == "")
 }
 
 // waitingGroups are the incidents that need a person, the most urgent first. The order is fixed, so that the page does
@@ -159,12 +158,14 @@ func (v *visit) waitingGroups() (groups []waitingGroup, overview *client.Overvie
 	for _, i := range found.Incidents {
 		if hold := client.OrderHold(i.Kind); hold == client.OrderHoldAttention || hold == client.OrderHoldApproval {
 			why := reasonOf(hold, i.Reason)
-			why.step = fsm.Step(i.Step)
+			if hold == client.OrderHoldAttention {
+				why.state = fsm.State(i.Status)
+			}
 			groups = append(groups, waitingGroup{why, i.Orders, i.More, i.Since, i.Totals, address("/console/attention", why.query())})
 		}
 	}
 	slices.SortStableFunc(groups, func(a, b waitingGroup) int {
-		return cmp.Or(cmp.Compare(a.urgency(), b.urgency()), cmp.Compare(a.Key, b.Key), cmp.Compare(a.step, b.step))
+		return cmp.Or(cmp.Compare(a.urgency(), b.urgency()), cmp.Compare(a.Key, b.Key), cmp.Compare(a.state, b.state))
 	})
 	return groups, found, nil
 }
@@ -186,8 +187,8 @@ func (r reason) query() url.Values {
 	if r.Key != "" {
 		query.Set("reason", r.Key)
 	}
-	if r.step != "" {
-		query.Set("step", string(r.step))
+	if r.state != "" {
+		query.Set("status", string(r.state))
 	}
 	return query
 }
@@ -195,8 +196,8 @@ func (r reason) query() url.Values {
 func (v *visit) waiting(p *attentionPage) error {
 	why := p.Chosen.reason
 	var at []client.Status
-	for _, status := range why.statuses() {
-		at = append(at, client.Status(status))
+	if why.state != "" {
+		at = []client.Status{client.Status(why.state)}
 	}
 	list, err := v.api.ListOrders(v.r.Context(), client.ListOrdersParams{
 		Status: at,
@@ -262,10 +263,8 @@ func (g *waitingGroup) AllURL(verb string) string {
 	if g.Key != "" {
 		filter.Set("holdReason", g.Key)
 	}
-	if g.step != "" {
-		filter.Set("status", strings.Join(slices.DeleteFunc(g.statuses(), func(status string) bool {
-			return verb == "cancel" && fsm.State(status).Undoing()
-		}), ","))
+	if g.state != "" {
+		filter.Set("status", string(g.state))
 	}
 	return bulkURL(verb, filter)
 }
@@ -273,7 +272,7 @@ func (g *waitingGroup) AllURL(verb string) string {
 // reason is why orders need a person.
 type reason struct {
 	words
-	step fsm.Step // at which the orders are held; empty: at any
+	state fsm.State // in which the orders are held; empty: any
 }
 
 type words struct {
@@ -284,29 +283,24 @@ type words struct {
 	Meaning string // in a sentence
 }
 
-// statuses are those of orders at the step.
-func (r reason) statuses() []string {
-	if r.step == "" {
-		return nil
-	}
-	return statusesAt(r.step)
-}
-
-// At names the step, after a title.
+// At names the step or its undo, after a title.
 func (r reason) At() string {
-	if r.step == "" {
+	if r.state == "" {
 		return ""
 	}
-	return ": " + string(r.step)
+	return ": " + strings.TrimPrefix(theStep[client.Status(r.state)], "the ")
 }
 
-// Risk is what a person must know about orders that are held at the step.
+// Risk is what a person must know about orders that are held in the state.
 func (r reason) Risk() string {
-	return map[fsm.Step]string{
-		fsm.Charge:  "The customer may have been charged, and Cancel gives back what was.",
-		fsm.Reserve: "The customer was charged, and the goods may be reserved. Cancel releases them and gives the money back.",
-		fsm.Confirm: "The customer was charged, and the goods are reserved. If the order is confirmed already, nothing undoes that: look before you decide.",
-	}[r.step]
+	const undo = " Cancel can't help: retry the undo, or see to it at the provider and record its result. Then the order "
+	return map[fsm.State]string{
+		fsm.Charging:   "The customer may have been charged, and Cancel gives back what was.",
+		fsm.Reserving:  "The customer was charged, and the goods may be reserved. Cancel releases them and gives the money back.",
+		fsm.Confirming: "The customer was charged, and the goods are reserved. If the order is confirmed already, nothing undoes that: look before you decide.",
+		fsm.Releasing:  "The goods may still be reserved, and the money has not gone back." + undo + "goes on, and gives the money back.",
+		fsm.Refunding:  "What the customer was charged has not gone back, as far as is known." + undo + "ends.",
+	}[r.state]
 }
 
 const dataRefused = "sqlstate"
@@ -314,7 +308,7 @@ const dataRefused = "sqlstate"
 // reasons have a section in the runbook. The most urgent comes first.
 var reasons = []words{
 	{"retries_exhausted", "Retries are used up", "retries_exhausted", "retry cancel step-result",
-		"Every call of the step failed or got no answer. A step in doubt may have been done, or may still be."},
+		"Every call failed or got no answer. What is in doubt may have been done, or may still be."},
 	{"outcome_unknown", "The outcome is unknown", "outcome_unknown", "step-result cancel",
 		"The step may have been done or not. The provider may have forgotten the key, so nothing is sent again. Look at the provider first."},
 	{"policy_unusable", "The policy can't be used", "policy_unusable", "retry cancel",
@@ -368,6 +362,12 @@ func (r reason) Hold() string {
 		return fsm.HoldApproval
 	}
 	return fsm.HoldAttention
+}
+
+// first is the verb to try first; empty: none is known.
+func (w words) first() string {
+	first, _, _ := strings.Cut(w.try, " ")
+	return first
 }
 
 // ranked sorts verbs by the order in which to try them.

@@ -16,7 +16,6 @@ import (
 	"github.com/govalues/decimal"
 
 	"pawl/client"
-	"pawl/fsm"
 )
 
 const bulkMost = 1000
@@ -340,9 +339,6 @@ func (v *visit) applyTo(p *bulkPage, body client.BulkBody, dryRun bool) error {
 	for _, r := range out.Results {
 		if r.SoldOut.Item != "" {
 			r.Detail = soldOut(&r)
-			p.Not = append(p.Not, r)
-		} else if p.Verb.Name == "cancel" && fsm.State(r.Status).Undoing() {
-			r.Detail = "what was done is being undone already"
 			p.Not = append(p.Not, r)
 		} else if r.Applied {
 			p.Would = append(p.Would, r)

@@ -146,7 +146,7 @@ func wrongOf(i client.Incident, may func(string) bool) wrong {
 	switch i.Kind {
 	case client.IncidentKindAttention:
 		why := reasonOf(client.OrderHoldAttention, i.Reason)
-		why.step = fsm.Step(i.Step)
+		why.state = fsm.State(i.Status)
 		w.Title, w.Why, w.Link, w.URL = "Needs you", why.Title+why.At(), "Look and act", address("/console/attention", why.query())
 		if !decides(i.Kind, may) {
 			w.Title, w.Link = "Needs a person", "Look"

@@ -104,7 +104,12 @@ func TestAttention(t *testing.T) {
 		return strings.Contains(s.get(t, "/console/attention").body, "<strong>11</strong> Retries are used up: charge")
 	})
 	s.get(t, "/console/attention").want(t, 200, ">Retry all 11<", "!<bdi>r00</bdi>")
-	s.get(t, "/console/attention?hold=attention&reason=retries_exhausted&step=confirm").want(t, 200, "<bdi>r00</bdi>", "look before you decide", "!<bdi>r01</bdi>")
+	s.get(t, "/console/attention?hold=attention&reason=retries_exhausted&status=confirming").want(t, 200, "<bdi>r00</bdi>", "look before you decide", "!<bdi>r01</bdi>")
+	s.sql(t, `SET session_replication_role = replica; UPDATE orders SET status = 'refunding' WHERE order_id = 'r01'; RESET session_replication_role`)
+	eventually(t, "its undo is told apart", func() bool {
+		return strings.Contains(s.get(t, "/console/attention").body, "<strong>1</strong> Retries are used up: undo of the charge")
+	})
+	s.get(t, "/console/attention?hold=attention&reason=retries_exhausted&status=refunding").want(t, 200, "<bdi>r01</bdi>", "Cancel can&#39;t help", "!<bdi>r02</bdi>", "!/console/order/cancel")
 	s.get(t, orderPath+"r00").want(t, 200, "because it is being confirmed. It can be refunded once it is completed.", "!/console/order/cancel")
 	assert.NoError(t, assert.Err(s.api.ApproveOrder(t.Context(), "big", client.VerbBody{})))
 	s.get(t, "/console/attention?hold=approval").want(t, 200, "No order waits for this any more")

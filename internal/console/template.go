@@ -37,7 +37,7 @@ func parseTemplates() map[string]*template.Template {
 var functions = template.FuncMap{
 	"ago": ago, "past": func(at time.Time) bool { return at.Before(time.Now()) },
 	"due": due, "deliveryState": deliveryState, "beingUndone": beingUndone, "beingCanceled": beingCanceled, "typesText": typesText,
-	"why": inWords, "whyHeld": whyHeld, "nextOf": nextOf,
+	"why": inWords, "whyHeld": whyHeld, "nextOf": nextOf, "answerTo": answerTo,
 
 	"code":   codeInWords,
 	"lasts":  lasts,
@@ -159,8 +159,8 @@ var codeWords = map[string]string{
 	"connection_lost": "the connection to the provider was lost", "retries_exhausted": "all retries failed", "outcome_unknown": "the outcome is unknown",
 	"policy_unusable": "the policy can't be used", "retry_after": "the provider asks to wait", "card_declined": "the card was declined",
 	"expired_card": "the card has expired", "insufficient_funds": "there is not enough money on the card", "out_of_stock": "out of stock", "database_unavailable": "the database did not answer in time",
-	"in_progress": "the provider is still working on it", "rejected": "a person rejected it", "deadline_exceeded": "its deadline has passed", "unseen": "the provider does not know it",
-	"not_seen": "the provider does not know it", "stolen_card": "the card was reported stolen", "lost_card": "the card was reported lost",
+	"in_progress": "the provider is still working on it", "rejected": "a person rejected it", "deadline_exceeded": "its deadline has passed", "unseen": "the provider says that it was not done",
+	"not_seen": "the provider says that it was not done", "stolen_card": "the card was reported stolen", "lost_card": "the card was reported lost",
 	"do_not_honor": "the bank refuses the card", "generic_decline": "the bank refuses the card", "incorrect_cvc": "the security code of the card is wrong",
 }
 

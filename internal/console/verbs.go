@@ -135,11 +135,10 @@ func verbByName(verbs []*verb, name string) *verb {
 	return nil
 }
 
-// applies reports whether this person may request a verb for an order. The submitter may not always approve it. A
-// cancellation of what is being undone would only retry that.
+// applies reports whether this person may request a verb for an order. The submitter may not always approve it.
 func (v *visit) applies(a *verb, order *client.Order) bool {
 	own := order.SubmittedBy == v.me.Name && strings.HasPrefix(order.HoldReason, fsm.AnotherApprover)
-	return slices.Contains(order.AllowedActions, a.Name) && (a.Name != "approve" || !own) && (a.Name != "cancel" || !beingUndone(order))
+	return slices.Contains(order.AllowedActions, a.Name) && (a.Name != "approve" || !own)
 }
 
 func (v *visit) actions(order *client.Order) []*verb {

@@ -95,6 +95,7 @@ func TestAllowedActions(t *testing.T) {
 		{"driven, to be paused", orders.Order{Status: fsm.Charging, StopRequested: &pause}, []string{"cancel", "resume"}},
 		{"driven, to be canceled", orders.Order{Status: fsm.Charging, StopRequested: &cancel}, nil},
 		{"on its way back", orders.Order{Status: fsm.Refunding}, []string{"pause"}},
+		{"on its way back, needs attention", orders.Order{Status: fsm.Refunding, Hold: &attention}, []string{"retry"}},
 		{"confirming, in doubt", orders.Order{Status: fsm.Confirming, InDoubtSince: &now}, []string{"pause"}},
 		{"completed", orders.Order{Status: fsm.Completed}, nil},
 		{"completed, paid", orders.Order{Status: fsm.Completed, Amount: decimal.Ten}, []string{"refund"}},

@@ -42,8 +42,7 @@ func (v Verb) Applies(o *Order) bool { return applicable[v](o) }
 
 var applicable = map[Verb]func(*Order) bool{
 	Cancel: func(o *Order) bool {
-		return !o.Status.Final() && !confirmInDoubt(o) &&
-			(o.Hold != nil || !o.Status.Undoing() && !Stopping(o)) // an order that is being undone continues if it is on hold
+		return !o.Status.Final() && !confirmInDoubt(o) && !o.Status.Undoing() && !Stopping(o)
 	},
 	Retry: func(o *Order) bool {
 		return o.Status == fsm.Failed && !erased(o) || HeldFor(o, fsm.HoldAttention, fsm.HoldRetry, fsm.HoldCallback) && !HeldAsUnknown(o) ||

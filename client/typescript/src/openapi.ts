@@ -1681,7 +1681,7 @@ export interface components {
             example: components["schemas"]["OrderError"];
             /**
              * Format: date-time
-             * @description When the first order failed or was held.
+             * @description When the first of them failed or was held, since a person retried it last. Of retries: when the tries began.
              */
             firstAt: string;
             /**
@@ -1691,7 +1691,7 @@ export interface components {
             hold?: "attention" | "retry";
             /**
              * Format: date-time
-             * @description When the last order failed or was held.
+             * @description When the last of them failed or was held. Of holds, the 50 oldest and the 50 newest orders are looked at.
              */
             lastAt: string;
             /** @description More orders may be in the group. */
@@ -1938,6 +1938,8 @@ export interface components {
              * @description When it began; with attention and approval, when the oldest order was created; with operations_waiting, when the oldest was requested; with replica_lost, when it reported last; with books_wrong and books_differ, when that was found last.
              */
             since?: string;
+            /** @description With attention and approval: of the orders. It says whether they are held at their step or at its undo (releasing, refunding). */
+            status?: components["schemas"]["Status"];
             /**
              * @description With provider_failing; with attention, at which the orders are held.
              * @enum {string}
@@ -2267,7 +2269,7 @@ export interface components {
             status: components["schemas"]["Status"];
             /**
              * Format: date-time
-             * @description When it came into its status. Only in lists with count.
+             * @description When it came into its status; with a hold for a person (attention, approval, paused), when that began. Only in lists with count.
              */
             statusSince?: string;
             steps: components["schemas"]["Steps"];
@@ -2934,6 +2936,8 @@ export interface components {
             inDoubt?: boolean;
             /** @description The provider's name for the charge or the reservation. */
             reference?: string;
+            /** @description With undone: the provider's name for the undo of the charge, if it gave one or a person recorded one. */
+            undoReference?: string;
             /** @description The step took effect, or may have, and was undone. */
             undone?: boolean;
         };

@@ -39,7 +39,7 @@ func overviewCommand() *cobra.Command {
 var incidentRows = output.Columns[client.Incident]{
 	Titles: []any{"what", "of", "since", "orders", "amount", "detail"},
 	Of: func(i *client.Incident) []any {
-		of := cmp.Or(strings.TrimSpace(string(i.Step)+" "+i.Route), strings.TrimSpace(string(i.Operation)+" "+i.Reason), i.EndpointID, i.Replica)
+		of := cmp.Or(string(i.Status), strings.TrimSpace(string(i.Step)+" "+i.Route), strings.TrimSpace(string(i.Operation)+" "+i.Reason), i.EndpointID, i.Replica)
 		return []any{i.Kind, dash(of), dash(moment(i.Since)), ordersOf(i), dash(totalsOf(i)), dash(detailOf(i))}
 	},
 }
