@@ -215,7 +215,7 @@ func TestWaits(t *testing.T) {
 		{client.Order{Status: "pending", Hold: "approval", ApprovalUntil: soon, ApprovalOnTimeout: "cancel", CompleteBy: far}, client.Transition{Verb: "approval"}, client.Call{},
 			"Waits for a person to approve it|A rule of the policy asks for that before anything is charged. It has waited since " + minute(past) + " (7 min ago).|If nobody decides, it is canceled in 1 min (" +
 				minute(soon) + ").|Somebody with the role approve must approve or reject it.|The customer was not charged."},
-		{client.Order{Status: "confirming", Hold: "attention", HoldReason: "retries_exhausted: 9 calls", InDoubt: true, CompleteBy: past}, client.Transition{Verb: "attention"}, client.Call{Step: "confirm", Operation: "lookup", Outcome: "retry", Detail: "back on Monday"},
+		{client.Order{Status: "confirming", Hold: "attention", HoldReason: "retries_exhausted: 9 calls", InDoubt: true, CompleteBy: past, AllowedActions: []string{"retry"}}, client.Transition{Verb: "attention"}, client.Call{Step: "confirm", Operation: "lookup", Outcome: "retry", Detail: "back on Monday"},
 			"Needs a person: Retries are used up|No try of the confirmation has succeeded (0 tries, 1 look-up), but one without a clear answer may have been done. It has waited since " + minute(past) +
 				" (7 min ago). The last answer of the provider, 7 min ago: back on Monday.| Its deadline, " + past.UTC().Format("2 Jan 15:04 UTC") + ", does not undo it: it may be confirmed already.|Somebody must decide: Retry tries the confirmation again.|The customer was charged 8 USD."},
 	} {

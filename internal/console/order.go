@@ -380,7 +380,7 @@ func (v *visit) showOrder() error {
 	if err := errors.Join(v.readPast(p), v.readAround(p)); err != nil {
 		return err
 	}
-	if (p.retryFirst() || p.Tried() != nil) && v.may("getOverview") {
+	if (p.tryFirst() == "retry" || p.Tried() != nil) && v.may("getOverview") {
 		if found, err := v.api.GetOverview(v.r.Context()); err == nil { // the order is worth more
 			one := waitingOrder{Order: *order}
 			for _, e := range p.History.Entries {
@@ -402,11 +402,15 @@ func (v *visit) showOrder() error {
 
 // Primary reports whether the runbook recommends a verb now.
 func (p *orderPage) Primary(verb string) bool {
-	return verb == "retry" && p.retryFirst() && p.Away == ""
+	return verb == p.tryFirst() && (verb != "retry" || p.Away == "")
 }
 
-func (p *orderPage) retryFirst() bool {
-	return p.Wait != nil && p.Wait.Needs != nil && strings.HasPrefix(p.Wait.Needs.try, "retry")
+// tryFirst is the verb that the runbook recommends first; empty: the order needs nobody.
+func (p *orderPage) tryFirst() string {
+	if p.Wait == nil || p.Wait.Needs == nil {
+		return ""
+	}
+	return p.Wait.Needs.first()
 }
 
 // beingUndone reports whether what was done of an order is being undone, or will be.

@@ -118,7 +118,7 @@ func (q *ofOrder) outcomes(would *client.Order, outcome, short string) []string 
 	case "refund", "capture", "void":
 		return q.operated(would)
 	}
-	return all(q.settled(would, outcome))
+	return q.settled(would, outcome)
 }
 
 // moneyAfter says what becomes of the money of an order, after its amount; empty: it stays as it is.
@@ -366,17 +366,38 @@ func (q *ofOrder) operated(would *client.Order) (all []string) {
 }
 
 // settled says what a recorded result means.
-func (q *ofOrder) settled(would *client.Order, outcome string) string {
-	subject := q.subject()
-	if operation := q.operation(); operation == "" && q.query("generation") == "" && subject == "the charge" {
-		subject = "the charge of " + q.money(q.order.Amount)
+func (q *ofOrder) settled(would *client.Order, outcome string) []string {
+	o, state, subject, next := q.order, fsm.State(q.order.Status), q.subject(), fsm.State("")
+	means := fmt.Sprintf("From now on, %s counts as %s. Nothing is sent to the provider for it.", subject, outcome)
+	if outcome == "not_done" {
+		means = "It is retried at the provider: " + subject + " counts as not done."
 	}
-	switch outcome {
-	case "done":
-		return "From now on, " + subject + " counts as done. Nothing is sent to the provider for it."
-	case "refused":
-		return fmt.Sprintf("From now on, %s counts as refused, and nothing is sent for it. The order %s %s.", subject,
-			map[bool]string{true: "stays", false: "becomes"}[would.Status == q.order.Status], cmp.Or(string(would.Status), "failed"))
+	switch {
+	case q.operation() != "" || q.query("generation") != "":
+		return []string{means}
+	case outcome == "done":
+		next, _ = state.Next(fsm.Done)
+		means = map[fsm.State]string{fsm.Charging: q.money(o.Amount) + " counts as charged.", fsm.Reserving: goodsOf(o) + " counts as reserved.",
+			fsm.Confirming: "The order counts as confirmed.", fsm.Releasing: goodsOf(o) + " counts as released.",
+			fsm.Refunding: q.money(o.Amount) + " counts as given back."}[state] + " Nothing is sent to the provider for it."
+	case outcome == "refused":
+		next, _ = state.Next(fsm.Refused)
 	}
-	return "It is retried at the provider: " + subject + " counts as not done."
+	goesOn := "The order goes on with " + theStep[client.Status(next)] + "."
+	switch {
+	case beingUndone(o) && !state.Undoing() && next != fsm.Completed:
+		goesOn = "What was done is undone, and the order ends canceled."
+	case outcome == "not_done":
+		goesOn = ""
+	case next == "":
+		goesOn = "The order needs a person until it is undone."
+	case next.Final() && beingCanceled(o):
+		goesOn = "The order ends canceled."
+	case next.Final():
+		goesOn = "The order ends " + string(next) + "."
+	}
+	if would.Hold == client.OrderHoldPaused {
+		goesOn = "The order stays paused until somebody resumes it."
+	}
+	return []string{means + " " + goesOn}
 }

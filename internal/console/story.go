@@ -78,6 +78,8 @@ func (t *teller) add(e entry) {
 		if m.From != m.To && t.stay >= 0 {
 			before := &t.story[t.stay]
 			before.left, before.why, before.Until = m.To, m.Reason, m.At
+		} else if last := len(t.story) - 1; m.From != m.To && last >= 0 {
+			t.story[last].left = m.To // after what a person did
 		}
 		event := eventOf(m)
 		if m.From != m.To || event != "" {
@@ -177,6 +179,9 @@ func (c *chapter) tell(o *client.Order, now bool) {
 		if m.PaymentMethod != "" {
 			c.say("With another payment method")
 		}
+		if m.Verb == "step-result" && !fsm.State(c.state).Final() {
+			c.Title = titles[c.state] + ": " + c.recorded()
+		}
 	} else if c.Title == "" {
 		c.Title = titles[c.state]
 		c.tellResult(o, calls)
@@ -210,6 +215,18 @@ func (c *chapter) say(text string) {
 	if text = strings.TrimRight(text, "."); text != "" {
 		c.Said = append(c.Said, capital(text)+".")
 	}
+}
+
+// recorded says what a person recorded of the step, as far as the order has moved since.
+func (c *chapter) recorded() string {
+	state, left := fsm.State(c.state), fsm.State(c.left)
+	switch next, _ := state.Next(fsm.Done); {
+	case left == "":
+		return "result recorded"
+	case state.Undoing(), left == next, left.Step() == state.Step(): // it is undone
+		return "recorded as done"
+	}
+	return "recorded as not done"
 }
 
 // tellResult says how the stay in a state ended.

@@ -95,7 +95,7 @@ func TestAnOrderThatHasChanged(t *testing.T) {
 	s.get(t, path).want(t, 409, "What was done is being undone already", canceled, `href="/console/order/retry?id=o"`, "!/console/order/cancel")
 	s.get(t, "/console/order/refund?id=o").want(t, 409, "The order is being undone, and needs a person. What was charged goes back once a retry of the undo succeeds.", canceled)
 	s.get(t, orderPath+"o").want(t, 200, "</bdi> <span class=\"badge being canceled\">being canceled</span></h1>", canceled, "The goods are not reserved. Somebody must decide", "!/console/order/cancel")
-	s.post(t, "/console/bulk", url.Values{"verb": {"cancel"}, "id": {"o"}}).want(t, 200, "None of these orders can be canceled<", "hat was done is being undone already")
+	s.post(t, "/console/bulk", url.Values{"verb": {"cancel"}, "id": {"o"}}).want(t, 200, "None of these orders can be canceled<", "he order is already being canceled, and needs a person")
 	s.get(t, "/console/attention?hold=attention").want(t, 200, "/console/order/retry?id=o", "!/console/order/cancel")
 	s.get(t, "/console/order/process?id=o").want(t, 404)
 }
@@ -220,8 +220,17 @@ func TestSettling(t *testing.T) {
 	t.Parallel()
 	s := setup(t)
 	s.doubt(t, "step")
-	s.settle(t, "step", "What happened to the charge", "outcome", "done", "reference", "ch_1")
+	s.settle(t, "step", "What happened to the charge", "outcome", "done", "reference", "ch_1").
+		want(t, 200, "9 USD counts as charged. Nothing is sent to the provider for it. The order goes on with the reservation.")
 	s.are(t, "completed", "step")
+	s.doubt(t, "undo")
+	s.sql(t, `WITH o AS (UPDATE orders SET status = 'refunding', seq = 2, outcome = 'canceled', stop_requested = 'cancel', hold_reason = 'undo_refused: disputed' WHERE order_id = 'undo' RETURNING *)
+		INSERT INTO charges (order_no, generation, currency, amount, executor, reference) SELECT order_no, 0, currency, amount, 'http', 'ch_2' FROM o`)
+	s.get(t, orderPath+"undo").want(t, 200, "Somebody must decide: Record the step&#39;s result, once it is certain at the provider; Retry tries the undo of the charge again.",
+		`class="button primary" href="/console/order/step-result?id=undo"`)
+	s.settle(t, "undo", "What happened to the undo of the charge", "outcome", "done", "reference", "rf_1").want(t, 200, "9 USD counts as given back", "The order ends canceled.")
+	s.are(t, "canceled", "undo")
+	s.get(t, orderPath+"undo").want(t, 200, "<strong>Undo of the charge: recorded as done</strong> by <bdi>local</bdi>: <bdi>seen there</bdi>", `undone by <a class="reference" href="/console/orders?q=%22rf_1%22">`)
 
 	s.order(t, "refund", "completed", "")
 	s.sql(t, `UPDATE orders SET charge_operations = 1 WHERE order_id = 'refund'`)
@@ -261,14 +270,15 @@ func TestSettling(t *testing.T) {
 	s.get(t, orderPath+"late").want(t, 200, "Result recorded by a person", "!Record that it was undone by hand")
 }
 
-// settle goes through the pages of step-result about something, which is the query of their URL.
-func (s *service) settle(t *testing.T, about, question string, answers ...string) {
+// settle goes through the pages of step-result about something, which is the query of their URL, and returns the preview.
+func (s *service) settle(t *testing.T, about, question string, answers ...string) shown {
 	t.Helper()
 	path := "/console/order/step-result?id=" + about
 	first := s.get(t, path).want(t, 200, question, "<p>Order: ", `name="outcome" required`, "! selected>It")
 	words := map[string]string{"done": "It happened (done)", "refused": "It did not happen, and never will (refused)"}[answers[1]]
-	page := s.get(t, "/console/order/step-result?"+first.fill(answers...).Encode()).want(t, 200, `name="reason"`, question+": "+words, "From now on")
+	page := s.get(t, "/console/order/step-result?"+first.fill(answers...).Encode()).want(t, 200, `name="reason"`, question+": "+words, "counts as")
 	s.post(t, path, page.fill("reason", "seen there")).want(t, 303)
+	return page
 }
 
 // TestAnotherApprover: the submitter is not offered to approve, and told why if they try.

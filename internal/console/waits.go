@@ -66,11 +66,15 @@ func waitsFor(o *client.Order, moves []client.Transition, calls []client.Call) *
 		}
 	case client.OrderHoldAttention:
 		why := reasonOf(o.Hold, o.HoldReason)
-		w.Needs, w.Title, w.Act = &why, "Needs a person: "+why.Title, "Somebody must decide: Retry tries "+theStep[o.Status]+" again"
-		if slices.Contains(o.AllowedActions, "cancel") && !beingUndone(o) {
-			w.Act += ", Cancel undoes what was done"
+		w.Needs, w.Title = &why, "Needs a person: "+why.Title
+		var acts []string
+		for _, verb := range strings.Fields(why.try) {
+			if slices.Contains(o.AllowedActions, verb) {
+				acts = append(acts, map[string]string{"retry": "Retry tries " + theStep[o.Status] + " again", "cancel": "Cancel undoes what was done",
+					"step-result": "Record the step's result, once it is certain at the provider"}[verb])
+			}
 		}
-		w.Act += "."
+		w.Act = strings.TrimSuffix("Somebody must decide: "+strings.Join(acts, "; "), ": ") + "."
 		w.Why = markup(meaningOf(o, why, calls)+"%s", waited(held.At))
 		if len(calls) > 0 && calls[0].Outcome != client.CallOutcomeDone {
 			w.Why += markup(" The last answer of the provider, %s: %s.", ago(calls[0].StartedAt), providerWords(&calls[0]))
@@ -105,7 +109,9 @@ const callsOfWait = 100
 // tellTries says how often the step was tried in vain: since the order came to it, or a person had it tried again.
 func (w *wait) tellTries(o *client.Order, moves []client.Transition, calls []client.Call) {
 	began := time.Time{}
-	if i := slices.IndexFunc(moves, func(m client.Transition) bool { return m.From != m.To || eventOf(&m) != "" }); i >= 0 {
+	if i := slices.IndexFunc(moves, func(m client.Transition) bool {
+		return m.From != m.To || m.Verb == "fallback" || m.Verb == "retry" && whoDid(&m) != ""
+	}); i >= 0 {
 		began = moves[i].At
 	}
 	tries := slices.DeleteFunc(slices.Clone(calls), func(c client.Call) bool {
