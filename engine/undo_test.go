@@ -229,7 +229,7 @@ func TestRetryAfterAnUndoByHand(t *testing.T) {
 	play(t, []scene{
 		{"of the order", sent("charge/do: error", "reserve/do: refused"), append(acts{is("retry"), asks(ticket),
 			is("refunding attention: undo_refused: unknown_reference"), asks(settled(fsm.Charge, engine.SettledDone,
-				""))}, redriven...)},
+				"rf_7")), is("failed"), shows(1, `SELECT count(*) FROM full_orders WHERE undo_reference = 'rf_7'`)}, redriven...)},
 		{"of a late effect", sent("charge/do: error", "reserve/do: refused"), append(acts{is("retry"),
 			asks(settled(fsm.Charge, engine.SettledRefused, "")), is("failed"), reported("ticket-7"),
 			comes(true, `SELECT coalesce(bool_or(code = 'unknown_reference'), false) FROM late_undos`),

@@ -43,8 +43,7 @@ func operationOf(verb orders.Verb) string {
 
 var (
 	cancelOperation = verbOperation(orders.Cancel, "Cancel an order",
-		"Stops the order: the result of the current step is recorded, then everything done is undone, and the order ends canceled, "+
-			"or failed if it was already being undone because it had failed. "+
+		"Stops the order: the result of the current step is recorded, then everything done is undone, and the order ends canceled. "+
 			"If it is already being canceled, the request waits for that. A confirmation that may have been performed cannot be stopped.",
 		"confirm_in_doubt")
 	retryOperation = verbOperation(orders.Retry, "Retry a held or failed order, or open refunds",

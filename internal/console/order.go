@@ -485,7 +485,9 @@ func (v *visit) readPast(p *orderPage) (err error) {
 		}
 		calls = found.Calls
 	}
-	p.Wait = waitsFor(p.Order, moves.Transitions, calls)
+	if p.Wait = waitsFor(p.Order, moves.Transitions, calls); p.Wait.Needs != nil {
+		p.Actions = p.Wait.Needs.ranked(p.Actions)
+	}
 	return nil
 }
 

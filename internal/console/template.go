@@ -130,6 +130,8 @@ func inWords(reason string) string {
 		return "too many calls wait for the provider"
 	case fsm.AnotherApprover:
 		return rest
+	case "undo_refused":
+		return strings.TrimSuffix("the provider refuses the undo: "+codeInWords(rest), ": ")
 	case "retries_exhausted":
 		spent, last, _ := strings.Cut(strings.TrimPrefix(rest, "no success in "), ", last ")
 		if d, err := time.ParseDuration(spent); err == nil {

@@ -356,7 +356,7 @@ export interface paths {
         put?: never;
         /**
          * Cancel an order
-         * @description Stops the order: the result of the current step is recorded, then everything done is undone, and the order ends canceled, or failed if it was already being undone because it had failed. If it is already being canceled, the request waits for that. A confirmation that may have been performed cannot be stopped. Needs the role operate.
+         * @description Stops the order: the result of the current step is recorded, then everything done is undone, and the order ends canceled. If it is already being canceled, the request waits for that. A confirmation that may have been performed cannot be stopped. Needs the role operate.
          */
         post: operations["cancelOrder"];
         delete?: never;
