@@ -46,8 +46,8 @@ SELECT g.status::text AS status, coalesce(g.hold, '')::text AS hold, coalesce(g.
   n.order_id AS example, coalesce(n.failure_detail, n.hold_reason, '')::text AS detail
 FROM grouped AS g JOIN pawl.orders AS n ON n.order_no = g.newest CROSS JOIN LATERAL (
   SELECT min(b.at) AS first, max(b.at) AS last FROM (
-    SELECT (SELECT t.at FROM pawl.transitions AS t WHERE t.order_no = e.order_no AND t.seq = e.seq) AS at
-    FROM ROWS FROM (unnest(g.ends), unnest(g.seqs)) AS e(order_no, seq) WHERE g.hold IS NOT NULL) AS b) AS h
+    SELECT (SELECT t.at FROM pawl.transitions AS t WHERE t.order_no = g.ends[e.n] AND t.seq = g.seqs[e.n]) AS at
+    FROM generate_subscripts(g.ends, 1) AS e(n) WHERE g.hold IS NOT NULL) AS b) AS h
 ORDER BY last_at DESC, g.newest DESC
 `
 
