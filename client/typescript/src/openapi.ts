@@ -3865,6 +3865,7 @@ export interface operations {
                      *           "status": "pending",
                      *           "amount": "700.00",
                      *           "currency": "USD",
+                     *           "createdAt": "2026-11-27T22:36:35.312417Z",
                      *           "item": "widget",
                      *           "quantity": 1,
                      *           "charge": {
@@ -3879,6 +3880,7 @@ export interface operations {
                      *           "detail": "the order is completed. Only an order that goes on by itself can be paused.",
                      *           "amount": "99.99",
                      *           "currency": "USD",
+                     *           "createdAt": "2026-11-27T22:36:34.981265Z",
                      *           "customerId": "customer-9",
                      *           "item": "widget",
                      *           "quantity": 1,
@@ -6362,6 +6364,7 @@ export interface operations {
                      *         {
                      *           "kind": "attention",
                      *           "step": "charge",
+                     *           "status": "charging",
                      *           "reason": "retries_exhausted",
                      *           "since": "2026-11-27T22:36:37.000702Z",
                      *           "orders": 1,
@@ -6376,6 +6379,7 @@ export interface operations {
                      *         },
                      *         {
                      *           "kind": "approval",
+                     *           "status": "pending",
                      *           "since": "2026-11-27T22:36:36.898858Z",
                      *           "orders": 1,
                      *           "more": false,
