@@ -309,7 +309,7 @@ func TestDetailsOfParameters(t *testing.T) {
 		"hold=atention":          `must be one of retry, callback, scheduled, queued, approval, paused, attention; did you mean attention?`,
 		"status=faild":           `must be one of pending, charging, reserving, confirming, completed, releasing, refunding, failed, canceled; did you mean failed?`,
 		"holdReason=x":           "is required with holdReason",
-		"Status=failed":          "unknown parameter; must be one of status, customerId, item, hold, holdReason, failureStep, failureCode, amountFrom, amountTo, currency, charged, refunded, authorized, voided, refund, dispute, route, createdFrom, createdTo, sort, limit, cursor, count, money, format; did you mean status?",
+		"Status=failed":          "unknown parameter; must be one of term, status, customerId, item, hold, holdReason, failureStep, failureCode, amountFrom, amountTo, currency, charged, refunded, authorized, voided, refund, dispute, route, createdFrom, createdTo, sort, limit, cursor, count, money, format; did you mean status?",
 	} {
 		p := b.get(t, "/api/orders?"+query).wantProblem(t, 422, "invalid_parameter")
 		assert.True(t, len(p.Errors) == 1 && p.Errors[0].Detail == detail, query, p.Errors)

@@ -157,7 +157,7 @@ func TestVerifyCommandWithAProvider(t *testing.T) {
 		stdout, _, err := runVerify(t, database.URL, "--provider", provider.URL)
 		assert.True(t, err != nil && exitCode(err) == exitFailure, "error", err, "exit code", exitCode(err))
 		for _, want := range []string{`(?m)^WRONG +provider_known +1 +1 wrong$`,
-			`"order 9": charge of 5 EUR, done at the provider: key "` + key, `27 checks in`} {
+			`"order 9": charge of 5 EUR, done at the provider: key "` + key, `28 checks in`} {
 			assert.True(t, regexp.MustCompile(want).MatchString(stdout), "no", want, "in", stdout)
 		}
 	})
