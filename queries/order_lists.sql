@@ -282,10 +282,11 @@ SELECT f.order_no, f.matched, f.key, f.order_id::text AS order_id FROM (
 ORDER BY f.place > 1, f.order_id, f.order_no DESC, f.place, f.key;
 
 -- name: OrdersSearchParts :one
--- Looks inside the newest orders before a number, as many as looks: for a part of an id, a customer, a reference or a
--- value of metadata under one of the keys with all words in it, whatever the case of its letters from A to Z, or for an amount, of any currency if it is empty; without a term, only for that. No index has
--- parts, and one that had would slow admissions down. places says where each order has it, separated by chr(31). since is when the oldest one
--- was created, last its number. coalesce keeps the planner from the indexes of references, which begin with those.
+-- Looks inside the newest orders before a number, as many as looks: for a part of an id, a customer, a reference or a value of
+-- metadata under one of the keys with all words in it, whatever the case of its letters from A to Z, or for an amount, of any
+-- currency if it is empty; without a term, only for that. No index has parts, and one that had would slow admissions down.
+-- places says where each order has it, separated by chr(31). since is when the oldest one was created, last its number.
+-- coalesce keeps the planner from the indexes of references, which begin with those.
 WITH sought AS MATERIALIZED (
   SELECT nullif(lower(g.term COLLATE "C"), '') AS term, nullif(g.amount, '')::numeric AS amount, g.currency,
     ARRAY(SELECT '%' || lower(w.word COLLATE "C") || '%' FROM unnest(@words::text[]) AS w(word)) AS words

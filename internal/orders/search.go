@@ -85,12 +85,11 @@ const (
 	lastID  = "\U0010ffff"
 )
 
-// Search finds orders by one term of up to 255 characters. First
-// come those whose id begins with it, then, newest first, those that have it as something else. If none has the term as it
-// is, in lower or in upper case, Search looks inside the newest orders, or
-// inside those before a position. A number also finds the order whose id is that of the newest
-// one with this number at its end. If none has the term there, Search does the same with each of the words of a term that is
-// no amount. Errors: ErrUnavailable.
+// Search finds a page of the orders that have one term of up to 255 characters, which match a filter. First come those whose
+// id begins with it, by id; then, newest first, those that have it as something else. If none has the term as it is, in lower
+// or in upper case, Search looks inside the newest orders, or inside those before a position. A number also finds the order
+// whose id is that of the newest one with this number at its end. If none has the term there, Search does the same with each
+// of the words of a term that is no amount. Errors: ErrUnavailable.
 func (r *Reader) Search(ctx context.Context, q Sought, at Position) (found Found, err error) {
 	s := search{reader: r, ctx: ctx, filter: q.Among, at: at, counts: q.Counts, looks: q.Among.Limit}
 	term, conditions := q.Term, q.Among
@@ -409,8 +408,8 @@ func (s *search) appendNumbered(all []db.OrdersSearchRow, number string) ([]db.O
 	return all, err
 }
 
-// lookInside looks for orders with one of the missing terms inside, with all words of one inside the same value of metadata, or with
-// this amount, the newest first. What it finds is not missing any more.
+// lookInside looks for orders with one of the missing terms inside, with all words of one inside the same value of metadata,
+// or with this amount, the newest first. What it finds is not missing any more.
 func (s *search) lookInside() (rows []db.OrdersSearchRow, err error) {
 	terms, found := s.found.Missing, &s.found
 	found.Missing = nil
