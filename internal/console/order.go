@@ -54,13 +54,29 @@ type operation struct {
 // Operations are the charge operations of the order, in the order of their requests.
 func (p *orderPage) Operations() []operation { return operationsOf(p.Order) }
 
+// tried are the operations of an order that are not done yet.
+type tried struct {
+	Title      string
+	Operations []operation
+	ByHand     bool // a person must record a result
+}
+
 // Tried are the operations that are not done yet; nil: the provider was asked in vain for none.
-func (p *orderPage) Tried() []operation {
+func (p *orderPage) Tried() *tried {
 	open := slices.DeleteFunc(p.Operations(), func(o operation) bool { return !o.Waits() })
 	if !slices.ContainsFunc(open, func(o operation) bool { return o.Code != "" }) {
 		return nil
 	}
-	return open
+	t, kind := &tried{Operations: open, ByHand: slices.ContainsFunc(open, operation.ByHand)}, open[0].Kind
+	if slices.ContainsFunc(open, func(o operation) bool { return o.Kind != kind }) {
+		kind = "operation"
+	}
+	if t.Title = fmt.Sprintf("%d %ss are not done yet", len(open), kind); len(open) == 1 {
+		t.Title = fmt.Sprintf("The %s of %s %s is not done yet", kind, count(open[0].Amount), p.Currency)
+	} else if back := p.GoingBack(); back != "" {
+		t.Title += fmt.Sprintf(": %s %s is on its way back", back, p.Currency)
+	}
+	return t
 }
 
 // Waits reports whether the operation waits for its next try, or for a person.
@@ -276,8 +292,19 @@ func (p *orderPage) Goods() string {
 	return "not reserved"
 }
 
-// ReferenceOf is the provider's name for the charge of a generation, or for its undo, if a call on the page has it.
-func (p *orderPage) ReferenceOf(generation int, undo bool) string {
+// ChargesBefore are the references of charges before the order was started again, each with that of its undo, if calls on the
+// page have them.
+func (p *orderPage) ChargesBefore() (all [][2]string) {
+	for generation := range int(p.Generation) {
+		if charge := p.referenceOf(generation, false); charge != "" {
+			all = append(all, [2]string{charge, p.referenceOf(generation, true)})
+		}
+	}
+	return all
+}
+
+// referenceOf is the provider's name for the charge of a generation, or for its undo, if a call on the page has it.
+func (p *orderPage) referenceOf(generation int, undo bool) string {
 	for _, e := range p.History.Entries {
 		if c := e.Call; c != nil && c.Step == "charge" && (c.Operation == "undo") == undo && c.Outcome == "done" && c.Generation == generation &&
 			c.Reference != p.Steps.Charge.Reference {
