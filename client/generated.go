@@ -1534,9 +1534,6 @@ type Incident struct {
 	// EndpointID Of a webhook endpoint.
 	EndpointID string `json:"endpointId,omitempty,omitzero"`
 
-	// Events Of a webhook endpoint: events that it has not got yet, as in undelivered.
-	Events int64 `json:"events,omitempty,omitzero"`
-
 	// Host With provider_failing: the host that fails. Several are separated by commas.
 	Host string `json:"host,omitempty,omitzero"`
 
@@ -3078,7 +3075,7 @@ type WebhookEndpoint struct {
 	// Types The event types that are sent; order.* matches all that begin with order. Empty means all. Those about how Pawl drives orders are sent only if they are named.
 	Types []string `json:"types"`
 
-	// Undelivered Events that are not delivered yet: up to 1000 deliveries, and those that will be sent of the next 1000 events of the feed. Absent in responses to changes.
+	// Undelivered Events that are not delivered yet: up to 10000 deliveries, and those that will be sent of the next 10000 events of the feed. Absent in responses to changes.
 	Undelivered int64 `json:"undelivered,omitempty,omitzero"`
 
 	// URL The URL that events are posted to.

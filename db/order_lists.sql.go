@@ -772,10 +772,11 @@ type OrdersSearchPartsRow struct {
 	Since  time.Time
 }
 
-// Looks inside the newest orders before a number, as many as looks: for a part of an id, a customer, a reference or a
-// value of metadata under one of the keys with all words in it, whatever the case of its letters from A to Z, or for an amount, of any currency if it is empty; without a term, only for that. No index has
-// parts, and one that had would slow admissions down. places says where each order has it, separated by chr(31). since is when the oldest one
-// was created, last its number. coalesce keeps the planner from the indexes of references, which begin with those.
+// Looks inside the newest orders before a number, as many as looks: for a part of an id, a customer, a reference or a value of
+// metadata under one of the keys with all words in it, whatever the case of its letters from A to Z, or for an amount, of any
+// currency if it is empty; without a term, only for that. No index has parts, and one that had would slow admissions down.
+// places says where each order has it, separated by chr(31). since is when the oldest one was created, last its number.
+// coalesce keeps the planner from the indexes of references, which begin with those.
 func (q *Queries) OrdersSearchParts(ctx context.Context, arg OrdersSearchPartsParams) (OrdersSearchPartsRow, error) {
 	row := q.db.QueryRow(ctx, ordersSearchParts,
 		arg.Words,

@@ -335,13 +335,13 @@ UPDATE pawl.webhook_endpoints AS e SET version = e.version + 1, seq = e.seq + 1,
   previous_secret_until = CASE WHEN $3::text <> 'secret_rotated' THEN e.previous_secret_until
     WHEN $6::float8 > 0 THEN now() + make_interval(secs => $6::float8) END,
   state = CASE WHEN $3::text IN ('enabled', 'disabled', 'deleted') THEN $3::text ELSE e.state END,
-  paused_until = CASE WHEN $3::text NOT IN ('enabled', 'disabled', 'deleted') THEN e.paused_until END,
+  paused_until = CASE WHEN $3::text NOT IN ('enabled', 'disabled', 'deleted') AND coalesce($1::text, e.url) = e.url THEN e.paused_until END,
   disabled_at = CASE WHEN $3::text = 'disabled' THEN now() WHEN $3::text NOT IN ('enabled', 'deleted') THEN e.disabled_at END,
   disabled_reason = CASE WHEN $3::text = 'disabled' THEN concat_ws(': ', 'by ' || $7::text, $8::text)
     WHEN $3::text NOT IN ('enabled', 'deleted') THEN e.disabled_reason END,
-  failures = CASE WHEN $3::text <> 'enabled' THEN e.failures ELSE 0 END,
-  failing_since = CASE WHEN $3::text <> 'enabled' THEN e.failing_since END,
-  last_failure = CASE WHEN $3::text <> 'enabled' THEN e.last_failure END,
+  failures = CASE WHEN $3::text <> 'enabled' AND coalesce($1::text, e.url) = e.url THEN e.failures ELSE 0 END,
+  failing_since = CASE WHEN $3::text <> 'enabled' AND coalesce($1::text, e.url) = e.url THEN e.failing_since END,
+  last_failure = CASE WHEN $3::text <> 'enabled' AND coalesce($1::text, e.url) = e.url THEN e.last_failure END,
   event_no = greatest(e.event_no, CASE WHEN $9::boolean THEN $10::bigint END)
 FROM asked AS a WHERE e.endpoint_no = a.endpoint_no
 RETURNING e.endpoint_no, e.version, e.failures, e.seq, e.event_no, e.delivery_no, e.fence, e.due_at, e.paused_until, e.failing_since, e.disabled_at, e.created_at, e.previous_secret_until, e.owner, e.state, e.disabled_reason, e.created_by, e.secret, e.previous_secret, e.last_failure, e.url, e.description, e.types
@@ -368,7 +368,8 @@ type WebhookEndpointChangeParams struct {
 // Changes an endpoint that is as it was read: its settings (changed), its secret (secret_rotated; the previous one
 // also signs for a while), or its state (disabled, deleted, enabled). enabled continues where the endpoint stopped,
 // with all retries due at once; with from_now, it skips all unfinished deliveries. Only this verb writes deliveries,
-// so only it compares seq. The others compare version, because seq rises with every delivery.
+// so only it compares seq. The others compare version, because seq rises with every delivery. The failures were those of the
+// previous URL.
 func (q *Queries) WebhookEndpointChange(ctx context.Context, arg WebhookEndpointChangeParams) (WebhookEndpoint, error) {
 	row := q.db.QueryRow(ctx, webhookEndpointChange,
 		arg.Url,

@@ -309,7 +309,7 @@ type webhookEndpoint struct {
 	LastFailure    *attempt   `json:"lastFailure,omitempty" doc:"The last failed attempt. Absent if the last one succeeded."`
 	PausedUntil    *time.Time `json:"pausedUntil,omitempty" doc:"Nothing is sent until then, because attempts failed or the endpoint asked to wait."`
 	EventNo        int64      `json:"eventNo" minimum:"0" doc:"Events of the feed up to this number have deliveries."`
-	Undelivered    *int64     `json:"undelivered,omitempty" minimum:"0" doc:"Events that are not delivered yet: up to 1000 deliveries, and those that will be sent of the next 1000 events of the feed. Absent in responses to changes."`
+	Undelivered    *int64     `json:"undelivered,omitempty" minimum:"0" doc:"Events that are not delivered yet: up to 10000 deliveries, and those that will be sent of the next 10000 events of the feed. Absent in responses to changes."`
 	Version        int32      `json:"version" minimum:"1" doc:"Raised by every change; also its ETag."`
 	CreatedAt      time.Time  `json:"createdAt"`
 	CreatedBy      string     `json:"createdBy" doc:"Who created it, as in the history of an order."`

@@ -22,7 +22,8 @@ SELECT m.* FROM made AS m;
 -- Changes an endpoint that is as it was read: its settings (changed), its secret (secret_rotated; the previous one
 -- also signs for a while), or its state (disabled, deleted, enabled). enabled continues where the endpoint stopped,
 -- with all retries due at once; with from_now, it skips all unfinished deliveries. Only this verb writes deliveries,
--- so only it compares seq. The others compare version, because seq rises with every delivery.
+-- so only it compares seq. The others compare version, because seq rises with every delivery. The failures were those of the
+-- previous URL.
 WITH endpoint AS MATERIALIZED (
   SELECT e.endpoint_no FROM pawl.webhook_endpoints AS e
   WHERE e.endpoint_no = @endpoint_no AND e.state <> 'deleted'
@@ -54,13 +55,13 @@ UPDATE pawl.webhook_endpoints AS e SET version = e.version + 1, seq = e.seq + 1,
   previous_secret_until = CASE WHEN @verb::text <> 'secret_rotated' THEN e.previous_secret_until
     WHEN @overlap_seconds::float8 > 0 THEN now() + make_interval(secs => @overlap_seconds::float8) END,
   state = CASE WHEN @verb::text IN ('enabled', 'disabled', 'deleted') THEN @verb::text ELSE e.state END,
-  paused_until = CASE WHEN @verb::text NOT IN ('enabled', 'disabled', 'deleted') THEN e.paused_until END,
+  paused_until = CASE WHEN @verb::text NOT IN ('enabled', 'disabled', 'deleted') AND coalesce(sqlc.narg('url')::text, e.url) = e.url THEN e.paused_until END,
   disabled_at = CASE WHEN @verb::text = 'disabled' THEN now() WHEN @verb::text NOT IN ('enabled', 'deleted') THEN e.disabled_at END,
   disabled_reason = CASE WHEN @verb::text = 'disabled' THEN concat_ws(': ', 'by ' || @actor::text, sqlc.narg('reason')::text)
     WHEN @verb::text NOT IN ('enabled', 'deleted') THEN e.disabled_reason END,
-  failures = CASE WHEN @verb::text <> 'enabled' THEN e.failures ELSE 0 END,
-  failing_since = CASE WHEN @verb::text <> 'enabled' THEN e.failing_since END,
-  last_failure = CASE WHEN @verb::text <> 'enabled' THEN e.last_failure END,
+  failures = CASE WHEN @verb::text <> 'enabled' AND coalesce(sqlc.narg('url')::text, e.url) = e.url THEN e.failures ELSE 0 END,
+  failing_since = CASE WHEN @verb::text <> 'enabled' AND coalesce(sqlc.narg('url')::text, e.url) = e.url THEN e.failing_since END,
+  last_failure = CASE WHEN @verb::text <> 'enabled' AND coalesce(sqlc.narg('url')::text, e.url) = e.url THEN e.last_failure END,
   event_no = greatest(e.event_no, CASE WHEN @from_now::boolean THEN @event_no::bigint END)
 FROM asked AS a WHERE e.endpoint_no = a.endpoint_no
 RETURNING e.*;

@@ -289,7 +289,7 @@ func TestOverviewOfALot(t *testing.T) {
 		{Kind: "provider_failing", Step: "reserve", Since: time.Now().Add(-time.Minute), Orders: 4, Host: "pay.example"},
 		{Kind: "overdue", Since: time.Now().Add(-time.Minute)},
 		{Kind: "attention", Reason: "retries_exhausted", Orders: 1, Totals: usd}, {Kind: "attention", Reason: trick, Orders: countedTo, More: true},
-		{Kind: "approval", Orders: 25}, {Kind: "webhook_failing", EndpointID: "whe_2", Detail: trick, Events: 341, Until: time.Now().Add(time.Minute)},
+		{Kind: "approval", Orders: 25}, {Kind: "webhook_failing", EndpointID: "whe_2", Detail: trick, Until: time.Now().Add(time.Minute)},
 		{Kind: "operations_waiting", Operation: "refund", Orders: 12, Totals: usd, Since: until, Until: until, Detail: "timeout"}, {Kind: "operations_waiting", Operation: "void", Reason: "outcome_unknown", Orders: 1, Since: until},
 		{Kind: "webhook_disabled", EndpointID: "whe_3", Detail: "gone", Description: "the shop's till"}, {Kind: "replica_lost", Replica: "gone:7", Since: until},
 		{Kind: "books_differ", Detail: "charge=https://pay.example", Since: time.Now()},
@@ -302,7 +302,7 @@ func TestOverviewOfALot(t *testing.T) {
 	text := render(t, "overview", client.Caller{Open: true}, data)
 	for _, want := range []string{
 		"The service is open.", ">7&#43;<", ">10,000&#43;<", `href="/console/orders?q=status%3Acharging"`, "<bdi>shop-2:8</bdi>, started <time", "(shows this page)", "<bdi>gone:7</bdi>, <strong>lost</strong>: not heard from since 03:09 UTC", ">416 for the next try, 0 for a free call<",
-		"<strong><bdi>pay.example</bdi></strong>\n<span>has failed at charge, reserve <time", ">for 1 h</time>: <bdi>connection refused</bdi>", "policy 4", "<strong>341</strong> events are not delivered", "<strong>420</strong> orders (98,400.00 USD) wait, and go on by themselves if it works again by 03:24 UTC (<time data-due",
+		"<strong><bdi>pay.example</bdi></strong>\n<span>has failed at charge, reserve <time", ">for 1 h</time>: <bdi>connection refused</bdi>", "policy 4", "<strong>420</strong> orders (98,400.00 USD) wait, and go on by themselves if it works again by 03:24 UTC (<time data-due",
 		`href="/console/orders?q=status%3Acharging%2Crefunding%2Creserving%2Creleasing&#43;hold%3Aretry"`, `href="/console/runbook#a-provider-is-away"`, "an order has been due",
 		"<strong><bdi>confirm</bdi> works again</strong> <span>since 03:09 UTC; <bdi>pay.example</bdi> failed for 5 min: <bdi>the provider did not answer in time</bdi></span>",
 		`class="past"><div><strong><bdi>charge</bdi>, <bdi>reserve</bdi> failed before</strong>`, "–03:09 UTC, <bdi>stock.example</bdi>: <bdi>HTTP 503</bdi></span>", "; 378 are being tried now",

@@ -56,7 +56,12 @@ func TestOrderWithLines(t *testing.T) {
 	s.get(t, "/console/order?id=basket").want(t, 200, ">8.00 for 2<", ">−1.71<", "!Of no line", "<small>, −1.71 of <bdi>spring</bdi></small>")
 	s.do(t, refund, "line2", "1", "line4", "0").want(t, 409, "The total is 3.00 USD, and 1.71 USD can still be refunded.")
 	s.do(t, refund, "line2", "1").want(t, 200, "3.00 for 1 × cup − 1.29 for spring = 1.71 USD.")
-	s.post(t, refund, s.do(t, refund, "all", "yes").want(t, 200, "3.00 for 1 × cup − 1.29 for spring = 1.71 USD.").fill("reason", "all")).want(t, 303)
+	all := s.do(t, refund, "all", "yes").want(t, 200, "3.00 for 1 × cup − 1.29 for spring = 1.71 USD.")
+	cup := s.do(t, refund, "line2", "1").want(t, 200, "3.00 for 1 × cup − 1.29 for spring = 1.71 USD.")
+	s.post(t, refund, all.fill("reason", "all")).want(t, 303)
+	for _, late := range []shown{s.post(t, refund, cup.fill("reason", "cup")), s.post(t, refund, all.fill("reason", "all", "requestId", "2"))} {
+		late.want(t, 412, "has changed since you looked", "What happened in the meantime", "Refund 3: 1.71 USD</strong> by <bdi>local</bdi>: <bdi>all</bdi>")
+	}
 	s.get(t, refund).want(t, 409, "Nothing is left: 12.90 USD was refunded, the last 1.71 on 20")
 }
 

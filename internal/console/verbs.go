@@ -247,9 +247,6 @@ func (q *ofOrder) task() *task {
 				to += "&before=" + url.QueryEscape(form.Get("requestId"))
 			}
 			_, err := q.send(form, false)
-			if hasStatus(err, http.StatusUnprocessableEntity) && form.Get("seq") != strconv.Itoa(q.order.Seq) { // it was right when they looked
-				err = newProblem(http.StatusPreconditionFailed, "", "")
-			}
 			return q.backTo(to)(nil, err)
 		},
 	}
@@ -402,17 +399,28 @@ func (q *ofOrder) step() string {
 // send sends the request. A dry run returns the order as it would be. The order must not have changed since the person
 // saw it.
 func (q *ofOrder) send(form url.Values, dryRun bool) (*client.Order, error) {
-	ctx, api, id, get := q.r.Context(), q.api, q.order.OrderID, form.Get
+	is := q.order.Seq
 	if form.Has("seq") {
-		seq, err := strconv.Atoi(get("seq"))
+		seq, err := strconv.Atoi(form.Get("seq"))
 		if err != nil {
 			return nil, errNoPage
 		}
 		q.order.Seq = seq
 	}
-	if err := q.check(form); err != nil {
-		return nil, err
+	err := q.check(form)
+	var would *client.Order
+	if err == nil {
+		would, err = q.request(form, dryRun)
 	}
+	if hasStatus(err, http.StatusUnprocessableEntity) && is != q.order.Seq { // it was right when they looked
+		err = newProblem(http.StatusPreconditionFailed, "", "")
+	}
+	return would, err
+}
+
+// request sends a request that the console finds no mistake in.
+func (q *ofOrder) request(form url.Values, dryRun bool) (*client.Order, error) {
+	ctx, api, id, get := q.r.Context(), q.api, q.order.OrderID, form.Get
 	to := client.CancelOrderParams{DryRun: dryRun, IfMatch: q.order.ETag(), Prefer: "wait=2"}
 	b := client.VerbBody{Reason: get("reason"), OnBehalfOf: get("onBehalfOf"), RequestID: get("requestId")}
 	if dryRun {

@@ -265,13 +265,10 @@ type Backlog struct {
 	passed int64 // events that were looked at, and have no deliveries yet
 }
 
-// backlogMost is where counts of undelivered events stop: the overview asks for them often, and events of the feed are dear.
-const backlogMost = 1000
-
 // Undelivered counts the events that endpoints have not got yet, by the numbers of the endpoints: stored deliveries, and
-// what will be sent of the next events of the feed, among backlogMost each. Errors: ErrUnavailable.
+// what will be sent of the next events of the feed, among orders.CountsMost each. Errors: ErrUnavailable.
 func (s *Endpoints) Undelivered(ctx context.Context, endpointNos ...int32) (map[int32]Backlog, error) {
-	rows, err := orders.Read(ctx, s.reader, s.query.WebhookBacklogs, db.WebhookBacklogsParams{Most: backlogMost, EndpointNos: endpointNos})
+	rows, err := orders.Read(ctx, s.reader, s.query.WebhookBacklogs, db.WebhookBacklogsParams{Most: orders.CountsMost, EndpointNos: endpointNos})
 	counts := map[int32]Backlog{}
 	for _, row := range rows {
 		b := counts[row.EndpointNo]
@@ -285,7 +282,7 @@ func (s *Endpoints) Undelivered(ctx context.Context, endpointNos ...int32) (map[
 		if row.Stored || wants(row.Types, name) {
 			b.Events += row.Events
 		}
-		b.More = b.More || max(b.passed, row.Events) >= backlogMost
+		b.More = b.More || max(b.passed, row.Events) >= orders.CountsMost
 		counts[row.EndpointNo] = b
 	}
 	return counts, orders.Unavailable("count undelivered events", err)

@@ -91,10 +91,11 @@ func TestChangesOfEndpoints(t *testing.T) {
 	t.Parallel()
 	b := endpoints(t, true)
 	id := webhooks.EndpointID(b.make("http://127.0.0.1:9/hook").EndpointNo)
+	b.exec(`UPDATE webhook_endpoints SET failures = 3, failing_since = now(), last_failure = '{}', paused_until = now() + interval '1 hour'`)
 	want := webhooks.Spec{URL: "http://127.0.0.1:9/other", Types: []string{"stock.set"}}
 	changed, err := b.Change(t.Context(), webhooks.At{ID: id, Version: new(int32(1))}, want, by("1"))
-	assert.True(t, err == nil && changed.Url == want.URL && slices.Equal(changed.Types, want.Types) && changed.Version == 2 && changed.Secret == "",
-		changed, err)
+	assert.True(t, err == nil && changed.Url == want.URL && slices.Equal(changed.Types, want.Types) && changed.Version == 2 && changed.Secret == "" &&
+		changed.Failures == 0 && changed.FailingSince == nil && changed.LastFailure == nil && changed.PausedUntil == nil, changed, err)
 	again, err := b.Change(t.Context(), webhooks.At{ID: id, Version: new(int32(1))}, want, by("1"))
 	assert.True(t, err == nil && again.Version == 2, again, err)
 	assert.ErrorIs(t, assert.Err(b.Change(t.Context(), webhooks.At{ID: id, Version: new(int32(1))}, want, by("2"))), orders.ErrPrecondition)

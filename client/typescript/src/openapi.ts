@@ -1893,11 +1893,6 @@ export interface components {
             detail?: string;
             /** @description Of a webhook endpoint. */
             endpointId?: string;
-            /**
-             * Format: int64
-             * @description Of a webhook endpoint: events that it has not got yet, as in undelivered.
-             */
-            events?: number;
             /** @description With provider_failing: the host that fails. Several are separated by commas. */
             host?: string;
             /**
@@ -3360,7 +3355,7 @@ export interface components {
             types: string[];
             /**
              * Format: int64
-             * @description Events that are not delivered yet: up to 1000 deliveries, and those that will be sent of the next 1000 events of the feed. Absent in responses to changes.
+             * @description Events that are not delivered yet: up to 10000 deliveries, and those that will be sent of the next 10000 events of the feed. Absent in responses to changes.
              */
             undelivered?: number;
             /** @description The URL that events are posted to. */

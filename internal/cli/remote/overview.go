@@ -62,13 +62,10 @@ func detailOf(i *client.Incident) string {
 	if i.Policy > 0 {
 		parts = append(parts, fmt.Sprintf("policy %d", i.Policy))
 	}
-	if i.Events > 0 {
-		parts = append(parts, atLeast(i.Events, i.More)+" events undelivered")
-	}
 	return strings.Join(parts, ", ")
 }
 
-func ordersOf(i *client.Incident) string { return atLeast(i.Orders, i.More && i.Events == 0) }
+func ordersOf(i *client.Incident) string { return atLeast(i.Orders, i.More) }
 
 func atLeast(n int64, more bool) string {
 	if more {
