@@ -28,7 +28,7 @@ func TestReceivers(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "receiver")
 	write(t, program+".go", block(t, "../../docs/events.md", "go"))
 	run(t, ".", "go", "build", "-o", program, program+".go")
-	for language, command := range map[string][]string{"Go": {program}, "TypeScript": {"node", filepath.Join(typescript(t), "test/receiver.js")}} {
+	for language, command := range map[string][]string{"Go": {program}, "TypeScript": {"node", filepath.Join(made(t, "typescript", typescript), "test/receiver.js")}} {
 		t.Run(language, func(t *testing.T) {
 			t.Parallel()
 			port := freePort()

@@ -26,13 +26,51 @@ import (
 // folder makes a folder that the account can enter, too, under which root's PostgreSQL runs.
 func folder(t *testing.T) string {
 	t.Helper()
+	dir := newFolder(t)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+func newFolder(t *testing.T) string {
+	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "pawl-clienttest-*") // not os.TempDir, whose path can be too long for a socket
 	if err == nil {
 		err = os.Chmod(dir, 0o755)
 	}
 	assert.NoError(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
 	return dir
+}
+
+// shared are the folders that tests have in common: making them takes longer than most tests.
+var shared struct {
+	sync.Mutex
+	folders map[string]string
+}
+
+func TestMain(m *testing.M) {
+	shared.folders = map[string]string{}
+	m.Run() // its exit code is that of the process
+	for _, dir := range shared.folders {
+		os.RemoveAll(dir)
+	}
+}
+
+// made is a folder that the first test that needs it fills.
+func made(t *testing.T, name string, fill func(t *testing.T, dir string)) string {
+	t.Helper()
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.folders[name] == "" {
+		dir := newFolder(t)
+		fill(t, dir)
+		shared.folders[name] = dir
+	}
+	return shared.folders[name]
+}
+
+func build(t *testing.T, dir string) {
+	t.Helper()
+	run(t, "../..", "go", "build", "-ldflags=-s -w", "-o", filepath.Join(dir, "pawl"), ".")
 }
 
 var announcement = regexp.MustCompile(`^pawl serves (http://[^\s,]+)`)
@@ -48,12 +86,10 @@ type service struct {
 	starter sync.WaitGroup
 }
 
-// serve builds and starts the service on a database of its own. It ends with the test.
+// serve starts the service on a database of its own. It ends with the test.
 func serve(t *testing.T) *service {
 	t.Helper()
-	dir := folder(t)
-	s := &service{program: filepath.Join(dir, "pawl"), data: filepath.Join(dir, "data")}
-	run(t, "../..", "go", "build", "-ldflags=-s -w", "-o", s.program, ".")
+	s := &service{program: filepath.Join(made(t, "program", build), "pawl"), data: filepath.Join(folder(t), "data")}
 	t.Cleanup(func() { s.stop(t) })
 	assert.NoError(t, s.start(freePort()))
 	return s

@@ -15,7 +15,7 @@ import (
 // TestTypeScript builds the TypeScript client as it would be published, and uses it on a running service.
 func TestTypeScript(t *testing.T) {
 	t.Parallel()
-	dir := typescript(t)
+	dir := made(t, "typescript", typescript)
 	url := serve(t).url
 	for name, command := range map[string][]string{
 		"by itself":         {"node", "--test", "test/client.js"},
@@ -47,11 +47,11 @@ func TestTypeScript(t *testing.T) {
 	})
 }
 
-// typescript is a copy of client/typescript, compiled with its tests and the program of its README. Its generated types are
+// typescript makes a copy of client/typescript, compiled with its tests and the program of its README. Its generated types are
 // those of the document.
-func typescript(t *testing.T) string {
+func typescript(t *testing.T, dir string) {
 	t.Helper()
-	dir := packages(t, "../../client/typescript")
+	packages(t, dir, "../../client/typescript")
 	document := absolute(t, "../../httpapi/openapi.yaml")
 	for file, command := range map[string]*exec.Cmd{
 		"src/openapi.ts":   command(t, dir, "./node_modules/.bin/openapi-typescript", document),
@@ -65,7 +65,6 @@ func typescript(t *testing.T) string {
 	write(t, filepath.Join(dir, "test/receiver.ts"), block(t, "../../docs/events.md", "ts"))
 	run(t, dir, "npm", "run", "build")
 	run(t, dir, "./node_modules/.bin/tsc", "-p", "test")
-	return dir
 }
 
 // runTypeScript makes the calls of a case with the TypeScript client, and returns what they returned.
