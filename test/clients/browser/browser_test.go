@@ -52,13 +52,13 @@ var screens = []struct {
 var looks = []look{{"light", 1280}, {"dark", 1280}, {"light", 390}}
 
 // TestScreens looks at every screen in light, in dark and on a telephone. axe must find nothing on it.
-func TestScreens(t *testing.T) {
+func TestScreens(t *testing.T) { //nolint:tparallel // see below
 	t.Parallel()
-	for _, screen := range screens {
+	b := maria(t)
+	b.look(looks[0])
+	for _, screen := range screens { //nolint:paralleltest // all have one window: to open it takes longer than to look at one
 		t.Run(screen.name, func(t *testing.T) {
-			t.Parallel()
-			b := maria(t)
-			b.look(looks[0])
+			b.t = t
 			b.visit(strings.ReplaceAll(screen.path, "{broken}", shared.broken))
 			for _, text := range screen.shows {
 				b.shows(text)
@@ -69,6 +69,7 @@ func TestScreens(t *testing.T) {
 			}
 		})
 	}
+	b.t = t
 }
 
 // hasNoBarriers fails the test if a page is wider than the screen, or if axe finds something, in any look.
