@@ -36,6 +36,7 @@ type bulkPage struct {
 	Begun      bool                // a part of the orders was done, but not those of IDs
 	Away       []string            // what is known about providers that do not answer
 	Back       string              // the URL of the page before
+	Unticked   int                 // orders that earlier previews would have allowed
 }
 
 // bulk shows the form, then what would be done, then does it, and leads to the page of the request. A repeated form does
@@ -73,8 +74,7 @@ func (v *visit) bulk() error {
 	case p.Verb != nil && len(p.IDs) > 0:
 		err := v.askAll(p, !confirmed)
 		if err == nil && confirmed {
-			left, unticked := len(v.r.PostForm["refused"]), number(v.r.PostForm.Get("offered"))-len(p.IDs)
-			return v.redirect(requestURL(p.Body.RequestID, "") + fmt.Sprintf("&left=%d&unticked=%d", left, max(0, unticked)))
+			return v.redirect(requestURL(p.Body.RequestID, "") + fmt.Sprintf("&left=%d&unticked=%d", len(v.r.PostForm["refused"]), p.Unticked))
 		}
 		problem, _ := errors.AsType[*client.Problem](err)
 		if p.Problem = problem; err != nil && (problem == nil || !p.Begun && refusedInput(err) == nil) {
@@ -131,10 +131,10 @@ type requestPage struct {
 func leftOut(short, unticked int) string {
 	var parts []string
 	if short > 0 {
-		parts = append(parts, times(short, "1 order to which it does not apply", "orders to which it does not apply"))
+		parts = append(parts, times(short, "1 order that the preview left out", "orders that the preview left out"))
 	}
 	if unticked > 0 {
-		parts = append(parts, times(unticked, "1 that was not ticked", "that were not ticked"))
+		parts = append(parts, times(unticked, "1 that was unticked", "that were unticked"))
 	}
 	return strings.Join(parts, ", ")
 }
@@ -226,6 +226,7 @@ func (v *visit) readBulk() (p *bulkPage, confirmed bool, err error) {
 		p.Body.RequestID = client.NewID()
 	}
 	if !link {
+		p.Unticked = number(get("unticked")) + max(0, number(get("offered"))-len(form["id"]))
 		if !confirmed && get("person") != "" && v.ofAnother() {
 			p.Body.Reason = "" // somebody else typed it before their session ended
 		}
@@ -351,8 +352,8 @@ func (v *visit) applyTo(p *bulkPage, body client.BulkBody, dryRun bool) error {
 
 // soldOut says why a retry is of no use.
 func soldOut(r *client.BulkResult) string {
-	units, why := r.Quantity, "so it would fail"
-	for _, l := range r.Lines {
+	units, why := 0, "so it would fail"
+	for _, l := range append(r.Lines, client.Line{Item: r.Item, Quantity: r.Quantity}) { // it has the one or the other
 		if l.Item == r.SoldOut.Item {
 			units += l.Quantity
 		}

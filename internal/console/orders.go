@@ -272,7 +272,7 @@ func meansFirst(found *client.OrderPage) bool {
 func lookedInside(found *client.OrderPage, older bool) string {
 	switch back := found.LookedSince.UTC().Format("2 January 2006, 15:04 UTC"); {
 	case found.More:
-		return "These are the newest of them. There are more."
+		return "Looked inside orders, the newest first."
 	case found.NextCursor == "":
 		return "Looked inside all orders."
 	case older:
@@ -399,11 +399,16 @@ func (p *ordersPage) Range() string {
 	switch {
 	case n == 0:
 		return ""
-	case p.Looked != "" || p.Next == "" && p.First == 1:
+	case p.First == 1 && (p.Next == "" || p.Looked != "" && !p.Full()):
 		return times(n, "1 order", "orders")
+	case p.Looked != "": // nobody counts these
+		return fmt.Sprintf("Orders %s to %s", count(p.First), count(p.First+n-1)) + map[bool]string{true: ", and more"}[p.Next != ""]
 	}
 	return fmt.Sprintf("Orders %s to %s of %s", count(p.First), count(p.First+n-1), count(p.Total)) + map[bool]string{true: " or more"}[p.More]
 }
+
+// Full reports whether the page has no room for more orders.
+func (p *ordersPage) Full() bool { return len(p.Orders) == ordersOfPage }
 
 // OfBooks reports whether the list is one that a figure of the books leads to.
 func (p ordersPage) OfBooks() bool { return strings.Contains(p.Search, "currency:") }

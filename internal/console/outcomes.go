@@ -135,7 +135,7 @@ func (a *verb) moneyAfter(o *client.Order) string {
 	case goesOn && declined(o.Failure.Step, o.Failure.Code):
 		return "is charged only if the card is accepted this time; last time " + codeInWords(o.Failure.Code)
 	case goesOn:
-		return "is charged once"
+		return "is charged"
 	case charged && o.Authorized != "":
 		return "was authorized, and is given up"
 	case charged:

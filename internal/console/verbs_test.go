@@ -325,7 +325,7 @@ func TestBulk(t *testing.T) {
 	to := s.post(t, "/console/bulk", form).want(t, 303).header.Get("Location")
 	s.post(t, "/console/bulk", form).want(t, 303)
 	s.are(t, "canceled", "a", "b")
-	first := s.get(t, to).want(t, 200, "<h1>Cancel 2 orders</h1>", "2 of 2 have ended", "<strong>2</strong> done: nothing stays charged", "1,200.00 USD", "Left out at the preview, and unchanged: 2 orders to which it does not apply, 1 that was not ticked.", "<strong>1</strong> refused, nothing was done<br><small>9.00 USD",
+	first := s.get(t, to).want(t, 200, "<h1>Cancel 2 orders</h1>", "2 of 2 have ended", "<strong>2</strong> done: nothing stays charged", "1,200.00 USD", "Unchanged: 2 orders that the preview left out, 1 that was unticked.", "<strong>1</strong> refused, nothing was done<br><small>9.00 USD",
 		"the shop is closed", `href="/console/order?id=done"`, "Try these again", "data-live")
 	s.get(t, to+"&state=done").want(t, 200, `state=done" aria-current="true"`, "<bdi>a</bdi>")
 	s.get(t, to+"&state=held").want(t, 200, "None of its orders is in this state", "!<bdi>a</bdi>")
@@ -344,8 +344,8 @@ func TestBulkVerbs(t *testing.T) {
 	s := setup(t)
 	s.order(t, "ended", "completed", "")
 	for _, c := range []struct{ verb, is, hold, button, becomes, afterwards string }{
-		{"retry", "charging", "attention", "Retry 2 orders", "completed", "<td>charge is tried again · 9 USD is charged once<"},
-		{"approve", "pending", "approval", "Approve 2 orders", "completed", "<strong>18 USD</strong> is charged once."},
+		{"retry", "charging", "attention", "Retry 2 orders", "completed", "<td>charge is tried again · 9 USD is charged<"},
+		{"approve", "pending", "approval", "Approve 2 orders", "completed", "<strong>18 USD</strong> is charged."},
 		{"reject", "pending", "approval", "Reject 2 orders", "canceled", `<td><span class="badge canceled">canceled</span> · 9 USD was never charged<`},
 		{"pause", "charging", "retry", "Pause 2 orders", "charging", "<td>paused"},
 		{"resume", "charging", "paused", "Resume 2 orders", "completed", "<td>continues at the charge"},
@@ -387,7 +387,7 @@ func TestBulkOfAFilter(t *testing.T) {
 	s.get(t, "/console/bulk?verb=cancel&status=none").want(t, 422)
 	// All that a list shows, and the chosen ones, are links, too.
 	all := s.get(t, "/console/bulk?id=a&verb=approve&all=item%3Alamp+hold%3Aapproval").want(t, 303).header.Get("Location")
-	s.get(t, all).want(t, 200, "Approve 2 orders?", "<strong>1,200.00 USD</strong> is charged once.", "!other")
+	s.get(t, all).want(t, 200, "Approve 2 orders?", "<strong>1,200.00 USD</strong> is charged.", "!other")
 	s.get(t, "/console/bulk?id=a&verb=approve").want(t, 200, "Approve 1 order?")
 	s.get(t, "/console/bulk?verb=approve&q=ann+item:lamp").want(t, 200, "Approve 2 orders?")
 	none := s.get(t, "/console/bulk?verb=approve&search=item%3Alamp").want(t, 303).header.Get("Location")
