@@ -202,6 +202,8 @@ func moneyOf(o *client.Order) string {
 		return "The customer pays nothing: " + money + " was charged, and went back."
 	case charge.Completed && o.Authorized != "" && !undoing:
 		return money + " is authorized, and not taken yet."
+	case charge.Completed && o.InDoubt && o.Status == client.StatusRefunding:
+		return "The customer was charged " + money + ". Whether it has gone back is not known yet."
 	case charge.Completed && o.Hold != client.OrderHoldAttention && (undoing || o.StopRequested == client.OrderStopRequestedCancel):
 		return "The customer was charged " + money + ", and has not got it back yet: it goes back by itself."
 	case charge.Completed && undoing:
@@ -211,7 +213,7 @@ func moneyOf(o *client.Order) string {
 	case o.InDoubt && o.Status == client.StatusCharging:
 		return "The customer may have been charged " + money + ", but not twice: all tries have the same key."
 	case undoing:
-		return "If the customer was charged " + money + ", it has not gone back yet."
+		return "If the customer was charged " + money + ", it has not gone back yet, as far as is known."
 	case fsm.State(o.Status).Final():
 		return "The customer pays nothing: nothing was charged" + map[bool]string{true: " this time"}[o.Generation > 0] + "."
 	}
