@@ -352,7 +352,10 @@ func (p *orderPage) Ends() (text template.HTML) {
 		return text
 	}
 	text += template.HTML(map[bool]string{true: " It was canceled", false: " It failed"}[p.Status == client.StatusCanceled])
-	if p.Failure.Step != "" {
+	switch {
+	case p.Failure.Step == "charge" && p.Failure.Code == outOfStock:
+		text += " before the charge"
+	case p.Failure.Step != "":
 		text += template.HTML(" at " + theStep[client.Status(fsm.DoneIn(fsm.Step(p.Failure.Step)))])
 	}
 	if p.Failure.Code != "" {

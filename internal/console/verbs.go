@@ -104,6 +104,8 @@ func (a *verb) doneTo(o *client.Order) string {
 		return "The order was retried, and has failed again."
 	case a.Name == "retry" && o.Status == client.StatusCompleted && slices.ContainsFunc(operationsOf(o), operation.Waits):
 		return "It is tried at once. What is not done yet is below, with its next try."
+	case a.Name == "retry" && o.Status == client.StatusCompleted:
+		return "It was retried. The order is completed, and nothing of it is open."
 	case last.State == client.CaptureStateDone:
 		return "The " + a.Name + " is done."
 	case a.failed(o):
