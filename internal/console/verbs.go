@@ -185,8 +185,8 @@ var (
 			"refused":  "It did not happen, and never will (refused)",
 			"not_done": "It did not happen, and is retried (not done)",
 		}}
-	codeField   = field{Name: "code", Label: "Why it did not happen, as a code", Help: "Such as card_declined."}
-	detailField = field{Name: "detail", Label: "Why it did not happen, in words"}
+	codeField   = field{Name: "code", Label: "Why not, as a code", Help: "If it did not happen, such as card_declined."}
+	detailField = field{Name: "detail", Label: "Why not, in words", Help: "If it did not happen."}
 )
 
 // stepDetails say in a URL what step-result is about, if it is not the current step, and what the person has seen of the order.
@@ -338,7 +338,7 @@ func (q *ofOrder) questions() []field {
 			outcome.Options = []string{"done"}
 		}
 		return []field{
-			outcome, {Name: "reference", Label: "The provider's reference", Help: "Such as the id of the charge."}, codeField, detailField,
+			outcome, {Name: "reference", Label: "The provider's reference", Help: "Its id for " + q.subject() + ", if it happened."}, codeField, detailField,
 		}
 	}
 	return nil
@@ -386,11 +386,9 @@ func (q *ofOrder) subject() string {
 	case operation != "":
 		return operation
 	case generation != "":
-		return fmt.Sprintf("the undo of the %s in generation %s", q.step(), generation)
-	case q.order.Status == "releasing" || q.order.Status == "refunding":
-		return "the undo of the " + q.step()
+		return fmt.Sprintf("the undo of %s in generation %s", theStep[client.Status(fsm.DoneIn(fsm.Step(q.step())))], generation)
 	}
-	return "the " + q.step()
+	return theStep[q.order.Status]
 }
 
 func (q *ofOrder) step() string {

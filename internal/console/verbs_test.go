@@ -274,7 +274,7 @@ func TestSettling(t *testing.T) {
 func (s *service) settle(t *testing.T, about, question string, answers ...string) shown {
 	t.Helper()
 	path := "/console/order/step-result?id=" + about
-	first := s.get(t, path).want(t, 200, question, "<p>Order: ", `name="outcome" required`, "! selected>It")
+	first := s.get(t, path).want(t, 200, question, "Its id for "+strings.TrimPrefix(question, "What happened to ")+", if", "<p>Order: ", `name="outcome" required`, "! selected>It")
 	words := map[string]string{"done": "It happened (done)", "refused": "It did not happen, and never will (refused)"}[answers[1]]
 	page := s.get(t, "/console/order/step-result?"+first.fill(answers...).Encode()).want(t, 200, `name="reason"`, question+": "+words, "counts as")
 	s.post(t, path, page.fill("reason", "seen there")).want(t, 303)
