@@ -201,7 +201,7 @@ func TestLinksThatDecide(t *testing.T) {
 	} {
 		link := "/console/order/" + path + theirs
 		s.get(t, link).want(t, 200, "!the boss", `!"mine"`)
-		form := s.get(t, link+"&preview=yes").want(t, 200, "What will change", shows, "!the boss", `!"mine"`).fieldsOf()
+		form := s.get(t, link+"&preview=yes").want(t, 200, ">Afterwards<", shows, "!the boss", `!"mine"`).fieldsOf()
 		assert.True(t, !form.Has("onBehalfOf") && !form.Has("x"), path, "the form has", form)
 		verb, _, _ := strings.Cut(path, "?")
 		s.count(t, 0, `SELECT count(*) FROM books.transitions WHERE verb = '`+verb+`'`)

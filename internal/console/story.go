@@ -75,13 +75,13 @@ func (t *teller) add(e entry) {
 	}
 	state := stateAt(e, t.story)
 	if m := e.Move; m != nil {
+		event := eventOf(m)
 		if m.From != m.To && t.stay >= 0 {
 			before := &t.story[t.stay]
 			before.left, before.why, before.Until = m.To, m.Reason, m.At
-		} else if last := len(t.story) - 1; m.From != m.To && last >= 0 {
-			t.story[last].left = m.To // after what a person did
+		} else if last := len(t.story) - 1; t.stay < 0 && last >= 0 && (m.From != m.To || event == "" && (m.Verb == fsm.HoldRetry || m.Verb == fsm.HoldAttention)) {
+			t.story[last].left, t.story[last].why = m.To, m.Reason // after what a person did
 		}
-		event := eventOf(m)
 		if m.From != m.To || event != "" {
 			t.stay = -1
 		}
@@ -180,7 +180,7 @@ func (c *chapter) tell(o *client.Order, now bool) {
 			c.say("With another payment method")
 		}
 		if m.Verb == "step-result" && !fsm.State(c.state).Final() {
-			c.Title = titles[c.state] + ": " + c.recorded()
+			c.Title = titles[c.state] + ": " + c.recorded(o)
 		}
 	} else if c.Title == "" {
 		c.Title = titles[c.state]
@@ -217,14 +217,17 @@ func (c *chapter) say(text string) {
 	}
 }
 
-// recorded says what a person recorded of the step, as far as the order has moved since.
-func (c *chapter) recorded() string {
+// recorded says what a person recorded of the step, as far as the service has acted on it since.
+func (c *chapter) recorded(o *client.Order) string {
 	state, left := fsm.State(c.state), fsm.State(c.left)
+	code, _, _ := strings.Cut(c.why, ":")
 	switch next, _ := state.Next(fsm.Done); {
 	case left == "":
 		return "result recorded"
-	case state.Undoing(), left == next, left.Step() == state.Step(): // it is undone
+	case left != state && (state.Undoing() || left == next || left.Step() == state.Step()): // it is undone
 		return "recorded as done"
+	case code == "undo_refused", code == "refused_in_doubt", left != state && o.StopRequested == "":
+		return "recorded as refused"
 	}
 	return "recorded as not done"
 }

@@ -271,7 +271,10 @@ func (q *ofOrder) task() *task {
 		if last := q.verb.last(would); last.Amount != "" {
 			t.Button = q.verb.Label + " " + q.money(last.Amount)
 		}
-		return changesOf(q.order, would), q.answers(form), nil
+		if q.verb.Name == "step-result" {
+			return nil, q.answers(form), nil // the result is applied later: until then, only the hold differs
+		}
+		return changesOf(q.order, would), nil, nil
 	}
 	if q.startsAgain() {
 		t.Button = "Start the order again"
@@ -358,9 +361,6 @@ func (q *ofOrder) about() string {
 
 // answers are those to step-result; of the others, the outcomes say them.
 func (q *ofOrder) answers(form url.Values) (notes []string) {
-	if q.verb.Name != "step-result" {
-		return nil
-	}
 	for _, f := range q.questions() {
 		if value := form.Get(f.Name); value != "" {
 			notes = append(notes, f.Label+": "+visible(cmp.Or(f.Words[value], value)))

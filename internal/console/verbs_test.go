@@ -228,7 +228,7 @@ func TestSettling(t *testing.T) {
 		INSERT INTO charges (order_no, generation, currency, amount, executor, reference) SELECT order_no, 0, currency, amount, 'http', 'ch_2' FROM o`)
 	s.get(t, orderPath+"undo").want(t, 200, "Somebody must decide: Record the step&#39;s result, once it is certain at the provider; Retry tries the undo of the charge again.",
 		`class="button primary" href="/console/order/step-result?id=undo"`)
-	s.settle(t, "undo", "What happened to the undo of the charge", "outcome", "done", "reference", "rf_1").want(t, 200, "9 USD counts as given back", "The order ends canceled.")
+	s.settle(t, "undo", "What happened to the undo of the charge", "outcome", "done", "reference", "rf_1").want(t, 200, "9 USD counts as given back", "The order ends canceled.", "!field by field")
 	s.are(t, "canceled", "undo")
 	s.get(t, orderPath+"undo").want(t, 200, "<strong>Undo of the charge: recorded as done</strong> by <bdi>local</bdi>: <bdi>seen there</bdi>")
 
