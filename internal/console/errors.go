@@ -112,7 +112,7 @@ func (v *visit) groupedErrors() (groups []errorGroup, overview *client.Overview,
 		if at < 0 {
 			at = len(groups)
 			if group.Waits && group.Failing.IsZero() {
-				group.Code = v.tried(&g)
+				group.Code = v.lastAnswer(&g)
 			}
 			groups = append(groups, group)
 		}
@@ -122,20 +122,19 @@ func (v *visit) groupedErrors() (groups []errorGroup, overview *client.Overview,
 	return groups, overview, found.More, nil
 }
 
-// tried says what the newest order of a group was answered last, and how often its step was tried; empty: it is not known.
-func (v *visit) tried(g *client.ErrorGroup) string {
-	const most = 100
+// lastAnswer is the last answer to a try of the newest order of a group; empty: it is not known.
+func (v *visit) lastAnswer(g *client.ErrorGroup) string {
+	const most = 10 // with look-ups
 	list, err := v.api.ListCalls(v.r.Context(), g.Example.OrderID, client.ListCallsParams{Sort: "newest", Limit: most})
 	if err != nil { // the page is worth more
 		return ""
 	}
-	calls := slices.DeleteFunc(list.Calls, func(c client.Call) bool {
-		return string(c.Step) != string(g.Step) || c.Generation != list.Calls[0].Generation || c.Outcome == ""
-	})
-	if len(calls) == 0 {
-		return ""
+	if i := slices.IndexFunc(list.Calls, func(c client.Call) bool {
+		return string(c.Step) == string(g.Step) && c.Operation != client.CallOperationLookup && c.Outcome != ""
+	}); i >= 0 {
+		return answerTo(&list.Calls[i])
 	}
-	return answerTo(&calls[0]) + ", " + times(len(calls), "1 try", "tries")
+	return ""
 }
 
 // providerOf is the provider of retried orders, as the overview names it, without the orders.
@@ -190,18 +189,33 @@ func (of *errorGroup) statuses() (all []client.BulkResult) {
 func (of *errorGroup) Steps() string {
 	var steps []string
 	for _, step := range fsm.Steps() {
-		if slices.ContainsFunc(of.Rows, func(r errorRow) bool { return string(r.Step) == string(step) }) {
-			steps = append(steps, string(step))
+		for _, r := range of.Rows {
+			if string(r.Step) == string(step) && !slices.Contains(steps, r.At()) {
+				steps = append(steps, r.At())
+			}
 		}
 	}
 	return strings.Join(steps, ", ")
+}
+
+// At names the step, or its undo.
+func (r errorRow) At() string {
+	if fsm.State(r.Status).Undoing() {
+		return theStep[r.Status]
+	}
+	return string(r.Step)
 }
 
 // retriesOf are the retries that may help, one for each code. Orders that are retried go on by themselves.
 func retriesOf(rows []errorRow) (all []errorAction) {
 	done := map[string]bool{}
 	for _, row := range rows {
-		key := string(row.Hold) + " " + row.Code
+		same := func(r errorRow) bool { return r.Hold == row.Hold && r.Code == row.Code }
+		step := ""
+		if slices.ContainsFunc(rows, func(r errorRow) bool { return same(r) && !retryHelps(&r.ErrorGroup) }) {
+			step = string(row.Step)
+		}
+		key := string(row.Hold) + " " + row.Code + step
 		if done[key] || row.Code == "" || row.Hold == client.ErrorGroupHoldRetry || !retryHelps(&row.ErrorGroup) {
 			continue
 		}
@@ -209,27 +223,30 @@ func retriesOf(rows []errorRow) (all []errorAction) {
 		var statuses []string
 		var orders int64
 		more := false
-		for _, same := range rows {
-			if same.Hold == row.Hold && same.Code == row.Code {
-				orders, more = orders+same.Orders, more || same.More
-				statuses = append(statuses, string(same.Status))
+		for _, r := range rows {
+			if same(r) && (step == "" || step == string(r.Step)) {
+				orders, more = orders+r.Orders, more || r.More
+				statuses = append(statuses, string(r.Status))
 			}
 		}
 		number := atLeast(orders, more) + plural(orders, " order", " orders")
 		if orders > bulkMost {
 			number = "the newest " + count(bulkMost) + " of " + number
 		}
-		all = append(all, retryOf(&row.ErrorGroup, statuses, number))
+		all = append(all, retryOf(&row.ErrorGroup, statuses, step, number))
 	}
 	return all
 }
 
-// retryOf is the retry of the orders with the code of a group, in some statuses.
-func retryOf(g *client.ErrorGroup, statuses []string, number string) errorAction {
+// retryOf is the retry of the orders with the code of a group, in some statuses, and that failed at a step, unless it is empty.
+func retryOf(g *client.ErrorGroup, statuses []string, step, number string) errorAction {
 	slices.Sort(statuses)
 	filter := url.Values{"status": {strings.Join(slices.Compact(statuses), ",")}}
 	if g.Hold == "" {
 		filter.Set("failureCode", g.Code)
+		if step != "" {
+			filter.Set("failureStep", step)
+		}
 		return errorAction{"Try " + number + " again from the start, with a new charge", bulkURL("retry", filter)}
 	}
 	filter.Set("hold", string(g.Hold))

@@ -253,6 +253,9 @@ func TestWaits(t *testing.T) {
 	assert.Equal(t, changesOf(&client.Order{}, &client.Order{Refunded: "1145.29"}), []change{{"Refunded", "–", "1,145.29"}})
 	declined := errorGroup{Rows: []errorRow{{ErrorGroup: client.ErrorGroup{Step: "charge", Code: "stolen_card", Orders: 1}}}}
 	assert.True(t, declined.Declined() && retriesOf(declined.Rows) == nil && declined.Rows[0].Label() == "List the order", declined)
+	declined.Rows = append(declined.Rows, errorRow{ErrorGroup: client.ErrorGroup{Step: "confirm", Code: "stolen_card", Orders: 2, Status: "failed"}})
+	assert.Equal(t, retriesOf(declined.Rows), []errorAction{{"Try 2 orders again from the start, with a new charge",
+		"/console/bulk?failureCode=stolen_card&failureStep=confirm&status=failed&verb=retry"}})
 	assert.True(t, !strings.Contains(render(t, "order", client.Caller{}, &failed), "Starts at"), "an order that has ended starts")
 }
 
