@@ -293,13 +293,13 @@ func (r reason) At() string {
 
 // Risk is what a person must know about orders that are held in the state.
 func (r reason) Risk() string {
-	const undo = " Cancel can't help: retry the undo, or see to it at the provider and record its result. Then the order "
+	const undo = " Cancel can't help: the order ends only once it is undone."
 	return map[fsm.State]string{
 		fsm.Charging:   "The customer may have been charged, and Cancel gives back what was.",
 		fsm.Reserving:  "The customer was charged, and the goods may be reserved. Cancel releases them and gives the money back.",
 		fsm.Confirming: "The customer was charged, and the goods are reserved. If the order is confirmed already, nothing undoes that: look before you decide.",
-		fsm.Releasing:  "The goods may still be reserved, and the money has not gone back." + undo + "goes on, and gives the money back.",
-		fsm.Refunding:  "What the customer was charged has not gone back, as far as is known." + undo + "ends.",
+		fsm.Releasing:  "The goods may still be reserved, and the money has not gone back." + undo,
+		fsm.Refunding:  "What the customer was charged has not gone back, as far as is known." + undo,
 	}[r.state]
 }
 
@@ -314,7 +314,7 @@ var reasons = []words{
 	{"policy_unusable", "The policy can't be used", "policy_unusable", "retry cancel",
 		"A secret is missing, or the policy names a step that can't be done. Nothing was sent."},
 	{"undo_refused", "The provider refuses the undo", "undo_refused", "step-result retry cancel",
-		"The charge or reservation remains until it is undone at the provider."},
+		"A refusal does not go away by itself."},
 	{"void_refused", "The provider refuses to void an earlier try", "void_refused", "retry cancel",
 		"Nothing of the current try was sent. The effects of the earlier one must be undone first."},
 	{"refused_in_doubt", "Refused, but perhaps confirmed before", "refused_in_doubt", "step-result retry",

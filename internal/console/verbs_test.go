@@ -226,7 +226,8 @@ func TestSettling(t *testing.T) {
 	s.doubt(t, "undo")
 	s.sql(t, `WITH o AS (UPDATE orders SET status = 'refunding', seq = 2, outcome = 'canceled', stop_requested = 'cancel', hold_reason = 'undo_refused: disputed' WHERE order_id = 'undo' RETURNING *)
 		INSERT INTO charges (order_no, generation, currency, amount, executor, reference) SELECT order_no, 0, currency, amount, 'http', 'ch_2' FROM o`)
-	s.get(t, orderPath+"undo").want(t, 200, "Somebody must decide: Record the step&#39;s result, once it is certain at the provider; Retry tries the undo of the charge again.",
+	s.get(t, "/console/attention?hold=attention&reason=undo_refused").want(t, 200, "A refusal does not go away", "!>in doubt<")
+	s.get(t, orderPath+"undo").want(t, 200, "!No result yet", "Somebody must decide: Record the step&#39;s result, once it is certain at the provider; Retry tries the undo of the charge again.",
 		`class="button primary" href="/console/order/step-result?id=undo"`)
 	s.settle(t, "undo", "What happened to the undo of the charge", "outcome", "done", "reference", "rf_1").want(t, 200, "9 USD counts as given back", "The order ends canceled.", "!field by field")
 	s.are(t, "canceled", "undo")
