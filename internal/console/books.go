@@ -459,8 +459,14 @@ func (v *visit) differences(orderID string) (all []template.HTML, kept bool) {
 		for _, check := range comparison.Wrong {
 			for _, o := range check.Offenders {
 				kept = kept || check.Name == "provider_live" && !o.Changed && strings.Contains(o.Fault, ", charge of ") && strings.HasSuffix(o.Fault, "done at the provider")
-				all = append(all, "<strong>The provider's books differ.</strong> "+template.HTML(findings[check.Name])+": "+isolated(o.Fault)+
-					". Compared "+ago(comparison.FinishedAt)+map[bool]template.HTML{true: "; the order has changed since"}[o.Changed]+`. <a href="/console/books#provider">Compare again</a> before you move its money.`)
+				said, advice := template.HTML(findings[check.Name])+": "+isolated(o.Fault), template.HTML(`<a href="/console/books#provider">Compare again</a> before you move its money.`)
+				if check.Name == "provider_again" {
+					said = isolated(capital(o.Fault)) // says it of this order
+				} else if check.Name == "provider_ended" && !o.Changed {
+					advice = template.HTML(differences[check.Name])
+				}
+				all = append(all, "<strong>The provider's books differ.</strong> "+said+". Compared "+ago(comparison.FinishedAt)+
+					map[bool]template.HTML{true: "; the order has changed since"}[o.Changed]+". "+advice)
 			}
 		}
 	}

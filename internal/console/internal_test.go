@@ -150,7 +150,7 @@ func TestStory(t *testing.T) {
 	}
 	assert.Equal(t, strings.Join(told(true, true), "\n"), strings.Join([]string{
 		"Charge: It needs a person: no success in 12 min: the provider answered with an error. Put off once, because the provider kept failing. " +
-			"Taken over by another replica once. 8 tries: 8 × HTTP 503 Service Unavailable. Asked the provider 7 times what had become of it: 7 × not done.",
+			"Taken over by another replica once. 8 tries: 8 × HTTP 503 Service Unavailable. Asked the provider 7 times, before the last try, what had become of it: 7 × not done.",
 		"Retry requested token:eve it works again:",
 		"Charge: 49.90 USD charged once: its answer was lost, and Pawl found it by asking the provider. 1 try: no answer in time. " +
 			"Asked the provider once what had become of it: done.",

@@ -338,7 +338,8 @@ func (c *chapter) tellCalls(calls []*client.Call) {
 		c.say(fmt.Sprintf("%s: %s", times(len(tries), "1 try", "tries"), answers(tries)))
 	}
 	if len(asked) > 0 {
-		c.say(fmt.Sprintf("Asked the provider %s what had become of it: %s", times(len(asked), "once", "times"), answers(asked)))
+		before := map[bool]string{true: ", before the last try,"}[len(tries) > 0 && tries[len(tries)-1] == calls[len(calls)-1]]
+		c.say(fmt.Sprintf("Asked the provider %s%s what had become of it: %s", times(len(asked), "once", "times"), before, answers(asked)))
 	}
 }
 

@@ -314,6 +314,7 @@ func TestComparing(t *testing.T) {
 	const again = "Orders of Pawl&#39;s that somebody else charged or refunded at the provider: 12.00 USD"
 	compare(charge).want(t, 200, "right in themselves, and differ", "They differ", again, `href="/console/order?id=lost-1"`, "charged at the provider, by somebody else than Pawl: 12.00 USD, key &#34;theirs&#34;, reference &#34;ch_9&#34;, 2026-11-27 09:00:00 UTC", "1 found", "!charged no order twice", "first total")
 	s.get(t, "/console").want(t, 200, "books differ", again, "!Nothing needs you")
+	s.get(t, "/console/order?id=lost-1").want(t, 200, "differ.</strong> <bdi>Charged at the provider, by somebody else than Pawl: 12.00 USD")
 	theirs := answer
 	answer = "{}"
 	compare(charge).want(t, 200, "They differed", "!They differ<")

@@ -106,6 +106,8 @@ func (a *verb) doneTo(o *client.Order) string {
 		return "It is tried at once. What is not done yet is below, with its next try."
 	case a.Name == "retry" && o.Status == client.StatusCompleted:
 		return "It was retried. The order is completed, and nothing of it is open."
+	case last.State == client.CaptureStateDone && last.Code == "authorization_expired":
+		return "Nothing is left to capture: the authorization had ended."
 	case last.State == client.CaptureStateDone:
 		return "The " + a.Name + " is done."
 	case a.failed(o):

@@ -163,7 +163,7 @@ func TestCaptureAndVoid(t *testing.T) {
 	s.settle(t, "o&void=2", "What happened to void 2", "outcome", "done")
 	s.get(t, "/console/order?id=o").want(t, 200, "USD authorized, 5.00 voided", "<strong>0.00</strong> left to capture<", `row">void`, "!Record the result")
 	s.sql(t, `SET session_replication_role = replica; UPDATE charge_operations SET code = 'authorization_expired', request_id = NULL WHERE kind = 'void'; RESET session_replication_role`)
-	s.get(t, "/console/order?id=o").want(t, 200, "4.00 USD was captured, and no more can be: the authorization ended.", "USD authorized, 5.00 ended", "Authorization over, 5.00 USD of it not captured</strong> by <bdi>local</bdi>: No more can be captured.<", "<strong>0.00</strong> refunded")
+	s.get(t, "/console/order?id=o&done=void").want(t, 200, "Nothing is left to capture: the authorization had ended.", "4.00 USD was captured, and no more can be: the authorization ended.", "USD authorized, 5.00 ended", "Authorization over, 5.00 USD of it not captured</strong> by <bdi>local</bdi>: No more can be captured.<", "<strong>0.00</strong> refunded")
 	s.get(t, "/console/order/capture?id=o").want(t, 409, "All of what was authorized is captured or voided, or is about to be.")
 	s.get(t, "/console/order/refund?id=all").want(t, 200)
 	// By lines, and the rest is voided.
