@@ -295,7 +295,7 @@ func (p *orderPage) Goods() string {
 // ChargesBefore are the references of charges before the order was started again, each with that of its undo, if calls on the
 // page have them.
 func (p *orderPage) ChargesBefore() (all [][2]string) {
-	for generation := range int(p.Generation) {
+	for generation := range p.Generation {
 		if charge := p.referenceOf(generation, false); charge != "" {
 			all = append(all, [2]string{charge, p.referenceOf(generation, true)})
 		}
