@@ -89,7 +89,7 @@ type providerStep struct {
 	Policy   int32  `json:"policy" doc:"The version of the policy."`
 	Step     string `json:"step" enum:"charge,reserve,confirm"`
 	Route    string `json:"route,omitempty" doc:"Of a charge with several routes."`
-	Breaker  string `json:"breaker" enum:"closed,half_open,open" doc:"The worst of the replicas. closed: calls are made. half_open: one call is tried. open: no calls are made."`
+	Breaker  string `json:"breaker" enum:"closed,half_open,open" doc:"The worst of the replicas. closed: the steps of orders are called. half_open: one call is tried. open: orders wait. Refunds, captures and voids are always called."`
 	InFlight int    `json:"inFlight" doc:"Calls in progress."`
 	Queued   int    `json:"queued" doc:"Orders waiting for a call."`
 

@@ -168,7 +168,7 @@ func (c waiting) Collect(to chan<- prometheus.Metric) {
 		}
 		gauge("step_calls_in_flight", "Calls to providers in progress.", float64(pool.InFlight), step)
 		gauge("step_queue", "Orders that wait for a call in this replica's memory.", float64(pool.Queued), step)
-		gauge("step_breaker_state", "0: closed. 1: half open, one call is tried. 2: open, no calls are made.", float64(slices.Index(orders.BreakerStates, pool.Breaker)), step)
+		gauge("step_breaker_state", "0: closed. 1: half open, one call is tried. 2: open, orders wait.", float64(slices.Index(orders.BreakerStates, pool.Breaker)), step)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeLimit)
 	defer cancel()
