@@ -1078,6 +1078,9 @@ type Delivery struct {
 	// EndpointID The endpoint.
 	EndpointID string `json:"endpointId"`
 
+	// Error Why the last attempt had no response.
+	Error string `json:"error,omitempty,omitzero"`
+
 	// EventAt When the event happened. Absent if it is not one of the feed.
 	EventAt time.Time `json:"eventAt,omitempty,omitzero"`
 
@@ -2181,7 +2184,7 @@ type ProcessedLine struct {
 
 // ProviderStep defines model for ProviderStep.
 type ProviderStep struct {
-	// Breaker The worst of the replicas. closed: calls are made. half_open: one call is tried. open: no calls are made.
+	// Breaker The worst of the replicas. closed: the steps of orders are called. half_open: one call is tried. open: orders wait. Refunds, captures and voids are always called.
 	Breaker ProviderStepBreaker `json:"breaker"`
 
 	// FailingSince When the breaker opened. Absent if it is closed.
@@ -2207,7 +2210,7 @@ type ProviderStep struct {
 	Step  ProviderStepStep `json:"step"`
 }
 
-// ProviderStepBreaker The worst of the replicas. closed: calls are made. half_open: one call is tried. open: no calls are made.
+// ProviderStepBreaker The worst of the replicas. closed: the steps of orders are called. half_open: one call is tried. open: orders wait. Refunds, captures and voids are always called.
 type ProviderStepBreaker string
 
 // ProviderStepStep defines model for ProviderStep.Step.

@@ -37,7 +37,7 @@ WITH page AS MATERIALIZED (
    ORDER BY d.delivery_no DESC LIMIT $5)
 )
 SELECT d.endpoint_no, d.delivery_no, d.event_id, d.type, d.subject, d.state, d.attempts, d.created_at, d.due_at, d.attempted_at, d.finished_at,
-  coalesce(d.log -> -1 ->> 'status', '0')::integer AS status,
+  coalesce(d.log -> -1 ->> 'status', '0')::integer AS status, coalesce(d.log -> -1 ->> 'error', '')::text AS error,
   coalesce((SELECT o.order_id FROM pawl.orders AS o
     WHERE o.order_no = CASE WHEN d.subject ^@ 'order ' THEN substr(d.subject, 7)::bigint END), '')::text AS order_id
 FROM pawl.webhook_deliveries AS d
@@ -66,6 +66,7 @@ type WebhookDeliveriesListRow struct {
 	AttemptedAt *time.Time
 	FinishedAt  *time.Time
 	Status      int32
+	Error       string
 	OrderID     string
 }
 
@@ -101,6 +102,7 @@ func (q *Queries) WebhookDeliveriesList(ctx context.Context, arg WebhookDeliveri
 			&i.AttemptedAt,
 			&i.FinishedAt,
 			&i.Status,
+			&i.Error,
 			&i.OrderID,
 		); err != nil {
 			return nil, err
@@ -128,7 +130,7 @@ WITH page AS MATERIALIZED (
   WHERE e.state <> 'deleted'
 )
 SELECT d.endpoint_no, d.delivery_no, d.event_id, d.type, d.subject, d.state, d.attempts, d.created_at, d.due_at, d.attempted_at, d.finished_at,
-  coalesce(d.log -> -1 ->> 'status', '0')::integer AS status, $1::text AS order_id
+  coalesce(d.log -> -1 ->> 'status', '0')::integer AS status, coalesce(d.log -> -1 ->> 'error', '')::text AS error, $1::text AS order_id
 FROM (SELECT p.endpoint_no, p.delivery_no FROM page AS p UNION SELECT w.endpoint_no, w.delivery_no FROM waited_for AS w) AS s
 JOIN pawl.webhook_deliveries AS d ON d.endpoint_no = s.endpoint_no AND d.delivery_no = s.delivery_no
 ORDER BY d.seq DESC, d.endpoint_no, d.delivery_no DESC
@@ -153,6 +155,7 @@ type WebhookDeliveriesOfSubjectRow struct {
 	AttemptedAt *time.Time
 	FinishedAt  *time.Time
 	Status      int32
+	Error       string
 	OrderID     string
 }
 
@@ -180,6 +183,7 @@ func (q *Queries) WebhookDeliveriesOfSubject(ctx context.Context, arg WebhookDel
 			&i.AttemptedAt,
 			&i.FinishedAt,
 			&i.Status,
+			&i.Error,
 			&i.OrderID,
 		); err != nil {
 			return nil, err

@@ -337,6 +337,7 @@ type delivery struct {
 	FinishedAt  *time.Time `json:"finishedAt,omitempty"`
 	Attempts    int16      `json:"attempts" minimum:"0" doc:"Attempts since it was created or resent."`
 	Status      int32      `json:"status,omitempty" doc:"HTTP status of the last response. Absent if there was none."`
+	Error       string     `json:"error,omitempty" doc:"Why the last attempt had no response."`
 
 	Log     []attempt        `json:"log,omitempty" nullable:"false" doc:"The last 20 attempts, oldest first. Not in lists."`
 	Changes []deliveryChange `json:"changes,omitempty" nullable:"false" doc:"Changes that people made, oldest first. Not in lists."`
@@ -384,7 +385,7 @@ func deliveryOf(d *webhooks.Delivery) delivery {
 		EndpointID: webhooks.EndpointID(d.EndpointNo), Delivery: d.DeliveryNo, EventID: d.EventID, Type: d.Type,
 		OrderID: d.OrderID, Item: d.Item(), State: d.State,
 		EventAt: events.At(d.EventID), CreatedAt: d.CreatedAt.UTC(), DueAt: utc(d.DueAt), AttemptedAt: utc(d.AttemptedAt), FinishedAt: utc(d.FinishedAt),
-		Attempts: d.Attempts, Status: d.Status,
+		Attempts: d.Attempts, Status: d.Status, Error: d.Error,
 		Log: each(d.Log, attemptOf), Changes: each(d.Changes, deliveryChangeOf),
 	}
 }

@@ -29,7 +29,7 @@ WITH page AS MATERIALIZED (
    ORDER BY d.delivery_no DESC LIMIT @most)
 )
 SELECT d.endpoint_no, d.delivery_no, d.event_id, d.type, d.subject, d.state, d.attempts, d.created_at, d.due_at, d.attempted_at, d.finished_at,
-  coalesce(d.log -> -1 ->> 'status', '0')::integer AS status,
+  coalesce(d.log -> -1 ->> 'status', '0')::integer AS status, coalesce(d.log -> -1 ->> 'error', '')::text AS error,
   coalesce((SELECT o.order_id FROM pawl.orders AS o
     WHERE o.order_no = CASE WHEN d.subject ^@ 'order ' THEN substr(d.subject, 7)::bigint END), '')::text AS order_id
 FROM pawl.webhook_deliveries AS d
@@ -53,7 +53,7 @@ WITH page AS MATERIALIZED (
   WHERE e.state <> 'deleted'
 )
 SELECT d.endpoint_no, d.delivery_no, d.event_id, d.type, d.subject, d.state, d.attempts, d.created_at, d.due_at, d.attempted_at, d.finished_at,
-  coalesce(d.log -> -1 ->> 'status', '0')::integer AS status, @order_id::text AS order_id
+  coalesce(d.log -> -1 ->> 'status', '0')::integer AS status, coalesce(d.log -> -1 ->> 'error', '')::text AS error, @order_id::text AS order_id
 FROM (SELECT p.endpoint_no, p.delivery_no FROM page AS p UNION SELECT w.endpoint_no, w.delivery_no FROM waited_for AS w) AS s
 JOIN pawl.webhook_deliveries AS d ON d.endpoint_no = s.endpoint_no AND d.delivery_no = s.delivery_no
 ORDER BY d.seq DESC, d.endpoint_no, d.delivery_no DESC;

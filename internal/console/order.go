@@ -326,7 +326,7 @@ func (e *endpointDeliveries) Counted() string {
 	for i, d := range e.Deliveries {
 		states[i] = deliveryState(d)
 		if failure == "" && (states[i] == failing || d.State == client.DeliveryStateExhausted) {
-			failure = strings.Replace(fmt.Sprintf("; the last failure: HTTP %d %s", d.Status, http.StatusText(d.Status)), "HTTP 0 ", "no answer", 1)
+			failure = "; the last failure: " + cmp.Or(visible(d.Error), fmt.Sprintf("HTTP %d %s", d.Status, http.StatusText(d.Status)))
 		}
 	}
 	return counted(states) + failure

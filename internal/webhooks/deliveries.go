@@ -101,7 +101,7 @@ func (s *Endpoints) Delivery(ctx context.Context, endpointID string, deliveryNo 
 		return d, fmt.Errorf("read delivery: %w", err)
 	}
 	if last := len(d.Log) - 1; last >= 0 {
-		d.Status = int32(d.Log[last].Status)
+		d.Status, d.Error = int32(d.Log[last].Status), d.Log[last].Error
 	}
 	d.Changes, err = orders.Read(ctx, s.reader, s.query.WebhookChangesOfDelivery, db.WebhookChangesOfDeliveryParams(which))
 	return d, orders.Unavailable("read delivery", err)

@@ -1481,6 +1481,8 @@ export interface components {
             dueAt?: string;
             /** @description The endpoint. */
             endpointId: string;
+            /** @description Why the last attempt had no response. */
+            error?: string;
             /**
              * Format: date-time
              * @description When the event happened. Absent if it is not one of the feed.
@@ -2525,7 +2527,7 @@ export interface components {
         };
         ProviderStep: {
             /**
-             * @description The worst of the replicas. closed: calls are made. half_open: one call is tried. open: no calls are made.
+             * @description The worst of the replicas. closed: the steps of orders are called. half_open: one call is tried. open: orders wait. Refunds, captures and voids are always called.
              * @enum {string}
              */
             breaker: "closed" | "half_open" | "open";
