@@ -44,8 +44,8 @@ func TestOrderWithLines(t *testing.T) {
 	s.do(t, refund, "amount", "24,50").want(t, 409, `id="wrong-amount"`, "12.90 USD can still be refunded.")
 	seen := s.do(t, refund, "line1", "1", "line3", "4.90", "line4", "0", "restock", "yes").want(t, 200, "8.90 USD: done, 1 × &lt;tea&gt;, 1 × by air, 1 back in stock")
 	s.post(t, refund, seen.fill("reason", "broken")).want(t, 303)
-	s.get(t, "/console/order?id=basket").want(t, 200, ">8.90<small>, 1 × <bdi>&lt;tea&gt;</bdi></small><small>, 1 × <bdi>by air</bdi></small><small>, 1 back in stock<", "All items: sold, 1 back in stock",
-		`>4.00 for 1<`, `>4.90<td class="number">0.00<`)
+	s.get(t, "/console/order?id=basket").want(t, 200, ">8.90<small>, 4.00 for 1 × <bdi>&lt;tea&gt;</bdi></small><small>, 4.90 of <bdi>by air</bdi></small><small>, 1 back in stock<", "All items: sold, 1 back in stock",
+		`>4.00 for 1<`, `>4.90<td class="number" data-label="= Left:">0.00<`)
 	s.get(t, "/console/item?item=%3Ctea%3E").want(t, 200, `came back with a refund of <a href="/console/order?id=basket">`)
 	s.get(t, refund).want(t, 200, ">1 of 2<td>", "8.90 USD was refunded before", "by air <small>shipping</small>", `data-label="Left:">0.00<td></tr>`, `!name="line3"`)
 	s.do(t, refund, "line1", "1", "line4", "0").want(t, 200, "4.00 USD goes back")
@@ -105,7 +105,7 @@ func TestStock(t *testing.T) {
 	s.get(t, "/console/item?item=lamp").want(t, 200, "request-120", "before=71", "!request-70<", "!>Newest<")
 	s.get(t, "/console/item?item=lamp&before=71").want(t, 200, "request-70<", "before=21", ">Newest<", "!request-71<")
 	s.get(t, "/console/item?item=lamp&before=21").want(t, 200, "request-1<", `!rel="next"`)
-	s.get(t, "/console/stock").want(t, 200, "Next page", "item=..%2f%3cb%3e", "!>lamp<", `<span class="badge approval">low</span> 3<`, "!sold out")
+	s.get(t, "/console/stock").want(t, 200, "Next page", "item=..%2f%3cb%3e", "!>lamp<", `<span class="badge approval">few left</span> 3<`, "!sold out")
 	s.usePolicy(t, "reserve: {executor: simulator, url: 'http://127.0.0.1:1'}")
 	s.get(t, "/console/stock").want(t, 200, "A provider keeps the stock: <a")
 	s.get(t, "/console/item?item=kettle").want(t, 200, "A provider keeps the stock: <a", ">All its orders<", "!never reserved", "!Set after")
@@ -126,7 +126,7 @@ func TestWebhooks(t *testing.T) {
 	page := s.get(t, "/console/webhook/new").want(t, 200)
 	s.post(t, "/console/webhook/new", page.fill("url", "ftp://x", "description", "the shop", "which", "only", "types", "order.*")).
 		want(t, 422, `id="wrong-url"`, `value="the shop"`, `value="order.*" checked`, `!value="stock.*" checked`)
-	s.post(t, "/console/webhook/new", page.fill("url", receiver.URL, "which", "only")).want(t, 422, `id="wrong-types"`, "Choose one at least, or all events.")
+	s.post(t, "/console/webhook/new", page.fill("url", receiver.URL, "which", "only")).want(t, 422, `id="wrong-types"`, "Choose one at least, or all but those about how Pawl drives orders.")
 	form := page.fill("url", receiver.URL, "description", "the <shop>", "which", "only", "types", "order.*")
 	form.Add("types", "order.failed") // order.* has it
 	form.Add("types", "stock.set")
@@ -197,9 +197,9 @@ func TestDeliveries(t *testing.T) {
 
 	// An order shows its newest, and the one that they wait for.
 	s.order(t, "o", "completed", "")
-	s.sql(t, `INSERT INTO webhook_deliveries (endpoint_no, delivery_no, type, event_id, subject, body, attempts)
-		SELECT 1, 60 + n, 'order.charging', 'evt_o' || n, 'order ' || order_no, '{}', (n = 1)::integer FROM orders, generate_series(1, 52) AS n WHERE order_id = 'o'`)
-	s.get(t, orderPath+"o").want(t, 200, "Its newest deliveries, and the first that others wait for", "<bdi>http://127.0.0.1:9</bdi>: 20 × pending, 1 × failing; the last failure: no answer<", `<a href="/console/webhook?id=whe_1&amp;state=&amp;orderId=o">`)
+	s.sql(t, `INSERT INTO webhook_deliveries (endpoint_no, delivery_no, type, event_id, subject, body, attempts, log)
+		SELECT 1, 60 + n, 'order.charging', 'evt_o' || n, 'order ' || order_no, '{}', (n = 1)::integer, '[{"error":"no such host"}]' FROM orders, generate_series(1, 52) AS n WHERE order_id = 'o'`)
+	s.get(t, orderPath+"o").want(t, 200, "Its newest deliveries, and the first that others wait for", "<bdi>http://127.0.0.1:9</bdi>: 20 × pending, 1 × failing; the last failure: no such host<", `<a href="/console/webhook?id=whe_1&amp;state=&amp;orderId=o">`)
 	s.sql(t, `DELETE FROM webhook_deliveries WHERE delivery_no > 60`)
 
 	const one = "?endpoint=whe_1&delivery=60"

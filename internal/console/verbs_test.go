@@ -174,7 +174,7 @@ func TestCaptureAndVoid(t *testing.T) {
 	s.get(t, capture+"&preview=yes&amount=8").want(t, 409, "7.00 USD can still be captured.")
 	shown = s.get(t, capture+"&preview=yes&line1=1&final=yes").want(t, 200, "3.00 USD is captured. The rest is voided", "3.00 for 1 × cup = 3.00 USD.")
 	s.post(t, capture, shown.fill("reason", "parcel")).want(t, 303)
-	s.get(t, "/console/order?id=lines").want(t, 200, "capture 1 <small>voids the rest</small>", ">3.00<small>, 1 × <bdi>cup</bdi></small><", "<strong>0.00</strong> left to capture<")
+	s.get(t, "/console/order?id=lines").want(t, 200, "capture 1 <small>voids the rest</small>", ">3.00<small>, 3.00 for 1 × <bdi>cup</bdi></small><", "<strong>0.00</strong> left to capture<")
 }
 
 // TestDisputesAndRefunds: an open dispute is seen before money goes back, and a refund on its way is one line and a total.
