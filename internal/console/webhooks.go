@@ -174,7 +174,7 @@ func endpointFields(e *client.WebhookEndpoint) []field {
 			types = append(types, name)
 		}
 	}
-	which := field{Name: "which", Label: "Events", Type: "select", Options: []string{"", onlyThese}, Words: map[string]string{"": "All events", onlyThese: "Only these"}}
+	which := field{Name: "which", Label: "Events", Type: "select", Options: []string{"", onlyThese}, Words: map[string]string{"": capital(typesText(nil)), onlyThese: "Only these"}}
 	if len(e.Types) > 0 {
 		which.Value = onlyThese
 	}
@@ -185,7 +185,8 @@ func endpointFields(e *client.WebhookEndpoint) []field {
 		{Name: "description", Label: "Description", Value: e.Description},
 		which,
 		{Name: "types", Label: "Event types", Type: "checkboxes", Value: strings.Join(e.Types, "\n"), Options: types, Words: typeWords,
-			Help: "Rarer types, and those about how Pawl drives an order, can be chosen with pawl webhooks."},
+			Help: "Rarer types, and those about how Pawl drives orders, can be chosen with pawl webhooks: order.awaiting_retry, order.awaiting_permit, " +
+				"order.permit_granted, order.step_called, order.step_answered, order.woken, order.taken_over and order.released."},
 	}
 }
 
@@ -197,7 +198,7 @@ func endpointBody(form url.Values) (client.WebhookEndpointBody, error) {
 	})
 	if form.Get("which") == onlyThese && len(types) == 0 {
 		none := newProblem(http.StatusUnprocessableEntity, "Which events?", "")
-		none.Errors = []client.FieldError{{Pointer: "/types", Detail: "Choose one at least, or all events."}}
+		none.Errors = []client.FieldError{{Pointer: "/types", Detail: "Choose one at least, or " + typesText(nil) + "."}}
 		return client.WebhookEndpointBody{}, none
 	}
 	return client.WebhookEndpointBody{
