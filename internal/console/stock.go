@@ -29,7 +29,7 @@ func (v *visit) showStock() error {
 	return v.show("stock", page{Title: "Stock", Data: stockPage{list.Items, v.nextPage(list.NextCursor), policy}})
 }
 
-// lowStock is how many available units of an item are marked as low.
+// lowStock is how many available units of an item are marked as few.
 const lowStock = 5
 
 // mark says in a word that little or nothing of an item is left to sell, and has the class of the word.
@@ -38,7 +38,7 @@ func mark(i client.Item) [2]string {
 	case i.Available == nil || *i.Available > lowStock:
 		return [2]string{}
 	case *i.Available > 0:
-		return [2]string{"low", "approval"}
+		return [2]string{"few left", "approval"}
 	}
 	return [2]string{"sold out", "attention"}
 }
