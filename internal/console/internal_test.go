@@ -410,7 +410,7 @@ func TestDoubtIsTold(t *testing.T) {
 	assert.Equal(t, open.key, closed.key, "the group, whatever the breaker does")
 	found.ProviderSteps[0].FailingSince = time.Date(2026, 11, 27, 3, 9, 0, 0, time.UTC)
 	assert.Equal(t, failingAt(found, "approve", []client.BulkResult{{Status: "pending"}}), []string{"The provider of charge has been failing since 03:09 UTC: approved orders wait to be charged."})
-	assert.Contains(t, failingAt(found, "refund", []client.BulkResult{{Status: "completed"}})[0], "UTC: this may not succeed at once; Pawl then tries again by itself.")
+	assert.Contains(t, failingAt(found, "refund", []client.BulkResult{{Status: "completed"}})[0], "UTC: a refund may not succeed at once; Pawl then tries again by itself.")
 	refunded := client.Order{Currency: "USD", Refunds: []client.Refund{{State: "done", Amount: "5", Reason: "late", FinishedAt: found.ProviderSteps[0].FailingSince}, {State: "failed", Amount: "7"}}}
 	text := render(t, "orders", client.Caller{}, &ordersPage{OfRefunds: true, Orders: []client.Order{refunded}})
 	assert.Contains(t, text, `<th scope="col">Refunded<`, `data-label="Refunded:"><div><time datetime="2026-11-27T03:09:00Z"`, "<div><bdi>late</bdi></div>", "<div>5 USD</div>")
