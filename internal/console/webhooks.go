@@ -174,7 +174,9 @@ func endpointFields(e *client.WebhookEndpoint) []field {
 			types = append(types, name)
 		}
 	}
-	which := field{Name: "which", Label: "Events", Type: "select", Options: []string{"", onlyThese}, Words: map[string]string{"": capital(typesText(nil)), onlyThese: "Only these"}}
+	which := field{Name: "which", Label: "Events", Type: "select", Options: []string{"", onlyThese}, Words: map[string]string{"": capital(typesText(nil)), onlyThese: "Only these"},
+		Help: "About how Pawl drives orders: order.awaiting_retry, order.awaiting_permit, order.permit_granted, order.step_called, order.step_answered, " +
+			"order.woken, order.taken_over and order.released."}
 	if len(e.Types) > 0 {
 		which.Value = onlyThese
 	}
@@ -185,8 +187,7 @@ func endpointFields(e *client.WebhookEndpoint) []field {
 		{Name: "description", Label: "Description", Value: e.Description},
 		which,
 		{Name: "types", Label: "Event types", Type: "checkboxes", Value: strings.Join(e.Types, "\n"), Options: types, Words: typeWords,
-			Help: "Rarer types, and those about how Pawl drives orders, can be chosen with pawl webhooks: order.awaiting_retry, order.awaiting_permit, " +
-				"order.permit_granted, order.step_called, order.step_answered, order.woken, order.taken_over and order.released."},
+			Help: "Rarer types, and those about how Pawl drives orders, can be chosen with pawl webhooks."},
 	}
 }
 
