@@ -266,6 +266,32 @@ func figureURL(figure, search, more string) string {
 	return ordersURL(search + " " + more)
 }
 
+// hadInBooks is what the newest report has for the figure that led to a list of orders, if that is not their sum now; empty:
+// it is, or no figure did.
+func (v *visit) hadInBooks(p *ordersPage) (had string) {
+	if !p.OfBooks() || p.More || len(p.Totals) != 1 || !v.may("getVerification") {
+		return ""
+	}
+	state, err := v.api.GetVerification(v.r.Context())
+	if err != nil {
+		return "" // the list is worth more
+	}
+	books, now := booksPage{Verification: state}, p.Totals[0]
+	compare := func(search, kept, refunded, lost string) {
+		figures := map[string][2]string{"charged:yes": {kept, now.Kept}, "refunded:yes": {refunded, now.Refunded}, "dispute:lost": {lost, now.Lost}}
+		if of := figures[strings.TrimPrefix(p.Search, search+" ")]; parsed(of[0]).Cmp(parsed(of[1])) != 0 {
+			had = of[0]
+		}
+	}
+	for _, m := range state.Report.Money {
+		compare(books.OfCurrency(m.Currency), m.Kept, m.Refunded, m.Lost)
+	}
+	for _, d := range state.Report.Days {
+		compare(books.OfDay(d), d.Kept, d.Refunded, d.Lost)
+	}
+	return had
+}
+
 // proveBooks starts a verification, which also compares the books with those of the providers that are ticked.
 func (v *visit) proveBooks() error {
 	if err := v.r.ParseForm(); err != nil {

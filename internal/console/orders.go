@@ -30,6 +30,7 @@ type ordersPage struct {
 	More         bool   // there may be more than Total
 	Amounts      []client.CurrencyTotal
 	Totals       []client.MoneyTotal
+	InBooks      string  // see hadInBooks
 	Verbs        []*verb // for selected orders
 	Fits         string  // the first of them that all orders on the page allow; empty: none
 	Help         [][2]string
@@ -104,6 +105,7 @@ func (v *visit) orders() error {
 		s.note("Select orders in the list first.")
 	}
 	p.Notes = s.notes
+	p.InBooks = v.hadInBooks(p)
 	p.describe(s)
 	p.Fits = v.fits(p.Orders)
 	if p.Meant = s.meant; len(p.Orders) == 0 {

@@ -357,6 +357,10 @@ func TestBooks(t *testing.T) {
 	today := time.Now().UTC().Format(time.DateOnly)
 	prove().want(t, 200, "The books are right", "16 checks hold", "charged no order twice:</strong> each of the 1 completed", "status:completed", ">6.00<", "!The books are wrong",
 		strings.ReplaceAll(ordersOf("from:"+today+" to:"+today+" currency:USD sort:oldest charged:yes"), "+", "&#43;"), "/console/books.csv?number=1")
+	list := ordersOf("currency:USD charged:yes")
+	s.get(t, list).want(t, 200, "!The books had")
+	s.process(t, client.ProcessBody{OrderID: "later", Amount: "1", Item: "lamp"})
+	s.get(t, list).want(t, 200, "The books had 6.00: more has moved since", "Verify again")
 	s.get(t, "/console/books.csv?number=1").want(t, 200, "day,currency,", today+",USD,1,1,6.00,0.00,")
 	s.get(t, "/console/orders.csv?q=currency:usd+item:lamp").want(t, 200, "orderId,status,", "../1 <b>,completed,,,,6.00,USD,")
 	s.get(t, "/console/orders.csv?q=refunded:yes").want(t, 200, "orderId,status,", "!lamp")
