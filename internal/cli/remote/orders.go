@@ -142,11 +142,11 @@ func (s *session) search(ctx context.Context, filter client.ListOrdersParams, li
 	return nil
 }
 
+// matchRows are orderRows, with what has the term.
 var matchRows = output.Columns[client.Order]{
-	Titles: []any{"order", "matched", "status", "hold", "amount", "item", "customer", "created"},
+	Titles: slices.Insert(slices.Clone(orderRows.Titles), 1, any("matched")),
 	Of: func(o *client.Order) []any {
-		matched := strings.TrimSuffix(string(o.Matched.By)+" "+strings.Join(o.Matched.Keys, " "), " ")
-		return []any{o.OrderID, matched, o.Status, dash(o.Hold), o.Amount + " " + o.Currency, o.Item, dash(o.CustomerID), moment(o.CreatedAt)}
+		return slices.Insert(orderRows.Of(o), 1, any(strings.TrimSpace(string(o.Matched.By)+" "+strings.Join(o.Matched.Keys, " "))))
 	},
 }
 
@@ -165,7 +165,6 @@ func pageOf(limit int) int {
 var orderRows = output.Columns[client.Order]{
 	Titles: []any{"order", "status", "hold", "amount", "item", "quantity", "customer", "created"},
 	Of: func(o *client.Order) []any {
-		amount := o.Amount + " " + o.Currency
 		item, units := o.Item, o.Quantity
 		if o.Lines != nil {
 			item = o.What()
@@ -175,7 +174,7 @@ var orderRows = output.Columns[client.Order]{
 				}
 			}
 		}
-		return []any{o.OrderID, o.Status, dash(o.Hold), amount, item, units, dash(o.CustomerID), moment(o.CreatedAt)}
+		return []any{o.OrderID, o.Status, dash(o.Hold), o.Amount + " " + o.Currency, item, units, dash(o.CustomerID), moment(o.CreatedAt)}
 	},
 }
 

@@ -84,7 +84,7 @@ func TestCommands(t *testing.T) {
 		{"orders process order-2 --amount 600 --item lamp --customer ann", "", `(?m)^order-2 +pending +approval +600(\.00)? USD +lamp +1 +ann`},
 		{"orders process order-3 --amount 700 --item lamp", "", `(?m)^order-3 +pending +approval`},
 		{"holds", "", `^order +hold .*\norder-2 +approval +\S+Z +\S+Z +\S*approve\S* +-\norder-3 +approval`},
-		{"overview", "", `^what +of +since +orders +amount +detail\napproval +- +\S+Z +2 +1300.00 USD +-\n$`},
+		{"overview", "", `^what +of +since +orders +amount +detail\napproval +pending +\S+Z +2 +1300.00 USD +-\n$`},
 		{"holds --limit 1", "", `(?m)^order-2 .*\nand 1 more\n$`},
 		{"holds --hold attention -o json", "", `^$`},
 		{"orders approve order-2 --reason fine --dry-run", "", `(?m)^order-2 .*\ndry run: the request would succeed; nothing was changed\n$`},
