@@ -81,6 +81,7 @@ func (e *remote) callPool(version int32, p *policy.Policy, of fsm.Step, route st
 	}
 	cfg := p.Step(of, route)
 	pool := &callPool{e: e, step: of, route: key.place.Route, policy: p, cfg: cfg}
+	pool.outage.lasts = cfg.Retry.Cap + time.Minute
 	if p.Copied {
 		pool.unusable = errCopied
 	} else {
@@ -91,7 +92,7 @@ func (e *remote) callPool(version int32, p *policy.Policy, of fsm.Step, route st
 		OnStateChange: func(_ string, _, to gobreaker.State) {
 			if to == gobreaker.StateOpen {
 				pool.opened.Store(new(time.Now()))
-				pool.outage.begin(e.now())
+				pool.outage.begin()
 			} else if to == gobreaker.StateClosed {
 				pool.outage.end(e.now())
 				e.wg.Go(func() { e.hasten(pool) })
@@ -223,7 +224,7 @@ func (p *callPool) noteFailure(result provider.Result) {
 		status := strconv.Itoa(unknown.Status)
 		code = strings.TrimSpace("HTTP " + status + " " + strings.TrimPrefix(code, "http_"+status))
 	}
-	p.outage.failed(code)
+	p.outage.failed(code, p.e.now())
 }
 
 // openFor is how much longer the circuit breaker is open; 0 while the call that it lets through is under way.
@@ -434,11 +435,7 @@ func (p *callPool) load(version int32) (load orders.ProviderStep, used time.Time
 	defer p.mu.Unlock()
 	load = orders.ProviderStep{Policy: version, Step: p.step, Route: p.route, InFlight: p.calling, Queued: len(p.waiting),
 		Breaker: orders.BreakerStates[breaker], Host: p.cfg.Host(), Budget: p.cfg.Retry.Budget}
-	if load.FailingSince, load.Failure = p.outage.failing(); load.FailingSince != nil {
-		if opened := p.opened.Load(); opened != nil {
-			load.FailedAt = new(p.e.now().Add(-time.Since(*opened)))
-		}
-	}
+	load.FailingSince, load.FailedAt, load.Failure = p.outage.failing(p.e.now())
 	failing := load.FailingSince != nil && time.Since(p.used) < failingFor // also while it is half-open and nothing is due
 	if p.calling+len(p.waiting) > 0 || failing {
 		return load, time.Now()

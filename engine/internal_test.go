@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"testing"
 	"testing/synctest"
@@ -165,25 +166,59 @@ func TestUnknownExecutors(t *testing.T) {
 	}
 }
 
-// TestOutage: its cause is that of most calls, and then that of the last one. It is over as long as calls are answered.
+// TestOutage: it begins with the first failure in a row, goes on after a flicker, and stays over once calls worked. Its
+// cause is that of most calls, and then that of the last one.
 func TestOutage(t *testing.T) {
 	t.Parallel()
 	pool := &callPool{cfg: &policy.Step{}}
 	pools, o := callPools{byStep: map[poolKey]*callPool{{}: pool}}, &pool.outage
-	o.begin(time.Unix(1, 0))
-	o.failed("HTTP 503")
-	o.failed("HTTP 503")
-	_, cause := o.failing()
-	assert.Equal(t, cause, "HTTP 503")
-	o.failed("connection refused")
-	_, cause = o.failing()
-	assert.Equal(t, cause, "HTTP 503, now connection refused")
-	for _, c := range []struct {
-		does func()
-		over int
-	}{{func() { o.end(time.Unix(2, 0)) }, 0}, {o.worked, 1}, {func() { o.failed("HTTP 503") }, 0}, {o.worked, 1},
-		{func() { o.begin(time.Unix(90, 0)); o.failed("timeout"); o.end(time.Unix(91, 0)) }, 1}} {
-		c.does()
-		assert.Equal(t, len(pools.outages(time.Unix(3, 0))), c.over, "outages that are over")
+	o.lasts = time.Minute
+	at := func(second int64) time.Time { return time.Unix(second, 0) }
+	shows := func(now int64, want string, over int) {
+		t.Helper()
+		since, _, text := o.failing(at(now))
+		if since != nil {
+			text += fmt.Sprintf(" since %d", since.Unix())
+		}
+		assert.Equal(t, text, want, "at", now)
+		assert.Equal(t, len(pools.outages(at(now))), over, "outages that are over at", now)
 	}
+	fails := func(code string, seconds ...int64) {
+		for _, second := range seconds {
+			o.failed(code, at(second))
+		}
+	}
+	fails("HTTP 503", 0)
+	shows(20, "", 0) // one is no row
+	fails("HTTP 503", 61, 62)
+	shows(70, "", 0)                  // nothing was known for a minute before
+	shows(71, "HTTP 503 since 61", 0) // before the breaker opens
+	shows(122, "", 0)                 // nothing is known any more
+	fails("HTTP 503", 100)
+	o.begin()
+	shows(200, "HTTP 503 since 61", 0)
+	fails("HTTP 503", 150, 201)
+	fails("connection refused", 202)
+	shows(203, "HTTP 503, now connection refused since 61", 0)
+	o.end(at(204)) // by a look-up
+	shows(205, "connection refused since 61", 0)
+	o.answered()
+	shows(206, "", 1)
+	fails("connection refused", 207)
+	shows(208, "", 0)
+	o.begin()
+	shows(208, "HTTP 503, now connection refused since 61", 0)
+	o.end(at(210))
+	for range flickerMost {
+		o.answered()
+	}
+	fails("timeout", 212)
+	shows(213, "", 1)
+	o.begin()
+	shows(213, "timeout since 212", 1)
+	o.end(at(214))
+	o.answered()
+	fails("timeout", 225)
+	o.begin()
+	shows(225, "timeout since 225", 2) // calls worked for 10 s
 }

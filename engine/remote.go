@@ -191,7 +191,7 @@ func (e *core) answered(r *run, took time.Duration) {
 	case failed: // after the report, which may begin an outage
 		c.pool.outage.note(r.no())
 	case err == nil && c.kind() != lookup:
-		c.pool.outage.worked()
+		c.pool.outage.answered()
 	}
 	e.noteCall(&answeredCall{r.orderID, r.input.HTTPRequestID, c.step, c.kind(), c.number, c.fence, c.result, took})
 }

@@ -20,6 +20,8 @@ const (
 	reportAfter = time.Minute // after its last call, a step is no longer reported
 	failingFor  = time.Hour   // unless its breaker is not closed: then after this
 	endedFor    = time.Hour   // after it, an outage is no longer reported
+	flickerFor  = 10 * time.Second
+	flickerMost = 10 // calls that work
 )
 
 // reportLoop stores what only this replica knows, so that every replica can show an overview of all: how many orders
@@ -70,16 +72,21 @@ func (e *Engine) endReport() {
 	}
 }
 
-// outage is the last time during which the breaker of a pool was not closed, and the orders that waited meanwhile. Times
-// are by the database's clock.
+// outage is the last time during which the breaker of a pool was not closed, from the first of the failures in a row that
+// opened it, and the orders that waited meanwhile. Times are by the database's clock.
 type outage struct {
 	mu           sync.Mutex
 	before       []orders.Outage // that ended before it began
 	since, until time.Time       // zero: there was none; it goes on
 	waited       map[int64]struct{}
-	last         string         // the code of the last failed call, also before the outage
 	codes        map[string]int // of its failed calls
-	works        bool           // the last call was answered; look-ups don't count
+	worked       int            // calls that were answered since it ended; here look-ups don't count
+
+	// Of the calls that failed since one was answered, also without an outage:
+	failures    int
+	first, last time.Time
+	code        string        // of the last
+	lasts       time.Duration // after it without a call, it is not known whether calls fail
 }
 
 // outagesBefore is how many earlier outages of a pool are kept.
@@ -90,45 +97,51 @@ func (o *outage) over() orders.Outage {
 	return orders.Outage{Failure: o.cause(), Since: o.since, Until: o.until, Orders: slices.Sorted(maps.Keys(o.waited))}
 }
 
-func (o *outage) begin(at time.Time) {
+func (o *outage) begin() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch ended := !o.until.IsZero(); {
-	case ended && at.Sub(o.until) < orders.Flapping:
+	case ended && o.flickers():
 		o.until = time.Time{}
 	case ended || o.since.IsZero():
 		if ended {
 			o.before = append(o.before, o.over())
 			o.before = o.before[max(len(o.before)-outagesBefore, 0):]
 		}
-		o.since, o.until, o.waited, o.codes = at, time.Time{}, map[int64]struct{}{}, map[string]int{o.last: 1}
+		o.since, o.until, o.waited, o.codes = o.first, time.Time{}, map[int64]struct{}{}, map[string]int{o.code: 1}
 	}
 }
+
+// flickers reports whether an outage that has ended goes on if calls fail again: few worked, and not for long.
+func (o *outage) flickers() bool { return o.worked < flickerMost && o.first.Sub(o.until) < flickerFor }
 
 func (o *outage) end(at time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.since.IsZero() && o.until.IsZero() {
-		o.until = at
+		o.until, o.worked = at, 0
 	}
 }
 
 // codesMost is how many codes of an outage are counted.
 const codesMost = 100
 
-// worked notes that a call was answered that was no look-up.
-func (o *outage) worked() {
+// answered notes that a call was answered that was no look-up.
+func (o *outage) answered() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.works = true
+	o.worked, o.failures = o.worked+1, 0
 }
 
-// failed notes why a call failed.
-func (o *outage) failed(code string) {
+// failed notes when and why a call failed.
+func (o *outage) failed(code string, at time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.works = false
-	if o.last = code; o.codes != nil && o.until.IsZero() && (len(o.codes) < codesMost || o.codes[code] > 0) {
+	if o.failures == 0 || at.Sub(o.last) > o.lasts {
+		o.failures, o.first = 0, at
+	}
+	o.failures, o.last = o.failures+1, at
+	if o.code = code; o.codes != nil && o.until.IsZero() && (len(o.codes) < codesMost || o.codes[code] > 0) {
 		o.codes[code]++
 	}
 }
@@ -152,21 +165,24 @@ func (o *outage) note(orderNo int64) {
 	}
 }
 
-// failing returns when the outage began, or nil if there is none now, its cause, and that of the last failure if it is another.
-func (o *outage) failing() (since *time.Time, cause string) {
+// failing returns since when calls fail, when the last one did, the cause, and that of the last one if it is another; nil:
+// they don't. While the breaker is closed, they do if several in a row have failed for a while.
+func (o *outage) failing(now time.Time) (since, last *time.Time, cause string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.since.IsZero() || !o.until.IsZero() {
-		return nil, ""
+	switch {
+	case !o.since.IsZero() && o.until.IsZero():
+		if cause = o.cause(); o.code != cause {
+			cause += ", now " + o.code
+		}
+		return new(o.since), new(o.last), cause
+	case o.failures > 1 && now.Sub(o.first) >= flickerFor && now.Sub(o.last) < o.lasts:
+		return new(o.first), new(o.last), o.code
 	}
-	cause = o.cause()
-	if o.last != cause {
-		cause += ", now " + o.last
-	}
-	return new(o.since), cause
+	return nil, nil, ""
 }
 
-// outages returns those that ended lately; the last one of a step once its calls are answered again.
+// outages returns those that ended lately; the last one of a step once its calls are answered again, and do not only flicker.
 func (all *callPools) outages(now time.Time) []orders.Outage {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -175,7 +191,7 @@ func (all *callPools) outages(now time.Time) []orders.Outage {
 		o := &p.outage
 		o.mu.Lock()
 		of := slices.Clone(o.before)
-		if !o.until.IsZero() && o.works {
+		if !o.until.IsZero() && (o.failures == 0 || !o.flickers()) {
 			of = append(of, o.over())
 		}
 		o.mu.Unlock()

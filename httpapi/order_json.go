@@ -152,7 +152,7 @@ func captureOf(c *orders.ChargeOperation) capture {
 
 // retries are an engine.Retries.
 type retries struct {
-	Failed int32      `json:"failed" minimum:"0" doc:"Tries and look-ups that failed and count, since the order came to the step or a person had it tried again. Those that could not reach the provider, or came too fast for it, do not count."`
+	Failed int32      `json:"failed" minimum:"0" doc:"Tries and look-ups that failed and count, since the order came to the step or a person had it tried again. Those that could not reach the provider, or came too fast for it, do not count, nor do look-ups with a clear answer. If the step was in doubt when a person had it tried again, the try in doubt is the first that counts."`
 	Left   int32      `json:"left" minimum:"0" doc:"How many more must fail before the order needs a person."`
 	Until  *time.Time `json:"until,omitempty" doc:"The order does not need a person before this time, even if none is left. Absent before the first call."`
 }

@@ -93,9 +93,9 @@ type providerStep struct {
 	InFlight int    `json:"inFlight" doc:"Calls in progress."`
 	Queued   int    `json:"queued" doc:"Orders waiting for a call."`
 
-	FailingSince *time.Time `json:"failingSince,omitempty" doc:"When the breaker opened. Absent if it is closed."`
+	FailingSince *time.Time `json:"failingSince,omitempty" doc:"When the first of the calls failed that have failed in a row. Absent if they do not fail. With few calls, the breaker may still be closed."`
 	Host         string     `json:"host,omitempty" doc:"The host that is called."`
-	Failure      string     `json:"failure,omitempty" doc:"While the breaker is not closed: the code of most failed calls, or why there was no connection; and that of the last one, if it is another."`
+	Failure      string     `json:"failure,omitempty" doc:"While calls fail: the code of most failed calls, or why there was no connection; and that of the last one, if it is another."`
 }
 
 func (s *server) getOverview(ctx context.Context, _ *struct{}) (overview, error) {

@@ -47,7 +47,7 @@ var (
 			"If it is already being canceled, the request waits for that. A confirmation that may have been performed cannot be stopped.",
 		"confirm_in_doubt")
 	retryOperation = verbOperation(orders.Retry, "Retry a held or failed order, or open refunds",
-		"Retries the step of a held order at once, with all its attempts available again. If the order waits for a callback, the provider is asked at once. "+
+		"Retries the step of a held order at once, with all its attempts available again, but one if the step is in doubt. If the order waits for a callback, the provider is asked at once. "+
 			"Refunds, captures and voids of a completed order whose last try failed are tried at once. "+
 			"A failed order that is fully undone starts again as its next generation, with another payment method if one is given. "+
 			"If it was retried before, the request must say which retry is meant: by the generation that failed, by If-Match or by a requestId.",

@@ -200,26 +200,30 @@ func TestWaits(t *testing.T) {
 		call client.Call
 		want string
 	}{
-		{client.Order{Status: "charging", Hold: "retry", HoldReason: "breaker_open", ResumesAt: soon, InDoubt: true, Retry: client.Retries{Failed: 1, Left: 7, Until: soon}}, client.Transition{From: "pending"},
+		{client.Order{Status: "charging", Hold: "retry", HoldReason: "breaker_open", ResumesAt: soon, InDoubt: true, Retry: client.Retries{Failed: 2, Left: 7, Until: soon}}, client.Transition{From: "pending"},
 			client.Call{Outcome: "unknown", Code: "error", Detail: "HTTP 503: down"},
-			"Waits to try the charge again|One try has failed, 7 min ago: HTTP 503: down. The provider keeps failing.|The next try is in 1 min (" + minute(soon) +
-				"), by itself. Pawl tries at least 7 more times and until " + minute(soon) + " (in 1 min); then the order needs a person. Tries that can’t reach the provider do not count.|Nobody needs to do anything.|The customer may have been charged 8 USD, but not twice: all tries have the same key."},
+			"Waits to try the charge again|One try has failed, 7 min ago: HTTP 503: down. The policy counts 2: also look-ups without a clear answer, and the try that was in doubt when a person had it tried again. The provider keeps failing.|The next try is in 1 min (" + soon.UTC().Format("15:04:05 UTC") +
+				"), by itself. Pawl tries at least 7 more times and until " + soon.UTC().Format("15:04:05 UTC") + " (in 1 min); then the order needs a person. Tries that can’t reach the provider do not count.|Nobody needs to do anything.|The customer may have been charged 8 USD, but not twice: all tries have the same key."},
+		{client.Order{Status: "charging", Hold: "retry", HoldReason: "breaker_open", ResumesAt: far, CompleteBy: soon}, client.Transition{Verb: "retry"}, client.Call{},
+			"Waits for the provider of the charge|Put off once, without a call. The provider keeps failing.|The next try is in 25 h (" + far.UTC().Format("Mon 2 Jan 15:04 UTC") +
+				"), by itself. Tries that can’t reach the provider do not count. At its deadline, in 1 min (" + soon.UTC().Format("15:04:05 UTC") +
+				"), what was done is undone.|Nobody needs to do anything.|The customer was not charged."},
 		{client.Order{Status: "confirming", Hold: "callback", ResumesAt: far}, client.Transition{Verb: "callback"}, client.Call{},
 			"Waits for the provider’s answer to the confirmation|The provider has accepted the request, and will report the result. It has waited since " + minute(past) + " (7 min ago).|" +
 				"The order goes on with the provider’s report. Without one, Pawl asks the provider in 25 h (" + far.UTC().Format("Mon 2 Jan 15:04 UTC") + ").|Nobody needs to do anything.|The customer was charged 8 USD."},
 		{client.Order{Status: "charging", Hold: "callback", ResumesAt: soon, Action: map[string]any{"type": "use_stripe_sdk"}}, client.Transition{Verb: "callback"}, client.Call{},
 			"Waits for the customer, who must confirm the payment|As a rule, they do that with their bank (3-D Secure). It has waited since " + minute(past) + " (7 min ago).|The order goes on by itself once they have. If not, Pawl asks the provider in 1 min (" +
-				minute(soon) + ").|Only the customer can do something: confirm the payment.|Until then nothing is charged."},
+				soon.UTC().Format("15:04:05 UTC") + ").|Only the customer can do something: confirm the payment.|Until then nothing is charged."},
 		{client.Order{Status: "pending", Hold: "scheduled", ResumesAt: soon, CreatedAt: past}, client.Transition{}, client.Call{},
-			"Waits for the time it was ordered for|It was placed 7 min ago.|It starts by itself in 1 min (" + minute(soon) + ").|Nobody needs to do anything.|The customer was not charged."},
+			"Waits for the time it was ordered for|It was placed 7 min ago.|It starts by itself in 1 min (" + soon.UTC().Format("15:04:05 UTC") + ").|Nobody needs to do anything.|The customer was not charged."},
 		{client.Order{Status: "pending", Hold: "queued"}, client.Transition{Verb: "queued"}, client.Call{},
 			"Waits for its turn|Other orders of its kind, such as of the same customer, are under way, and only so many may be. It has waited since " + minute(past) +
 				" (7 min ago).|It starts by itself when one of them has ended.|Nobody needs to do anything.|The customer was not charged."},
 		{client.Order{Status: "reserving", Hold: "paused", CompleteBy: soon}, client.Transition{Verb: "pause", Actor: "token:eve", Reason: "no address <b>"}, client.Call{},
-			"Paused|token:eve paused it 7 min ago: no address &lt;b&gt;.| At its deadline, in 1 min (" + minute(soon) + "), what was done is undone.|It stays so until somebody resumes it.|The customer was charged 8 USD."},
+			"Paused|token:eve paused it 7 min ago: no address &lt;b&gt;.| At its deadline, in 1 min (" + soon.UTC().Format("15:04:05 UTC") + "), what was done is undone.|It stays so until somebody resumes it.|The customer was charged 8 USD."},
 		{client.Order{Status: "pending", Hold: "approval", ApprovalUntil: soon, ApprovalOnTimeout: "cancel", CompleteBy: far}, client.Transition{Verb: "approval"}, client.Call{},
 			"Waits for a person to approve it|A rule of the policy asks for that before anything is charged. It has waited since " + minute(past) + " (7 min ago).|If nobody decides, it is canceled in 1 min (" +
-				minute(soon) + ").|Somebody with the role approve must approve or reject it.|The customer was not charged."},
+				soon.UTC().Format("15:04:05 UTC") + ").|Somebody with the role approve must approve or reject it.|The customer was not charged."},
 		{client.Order{Status: "confirming", Hold: "attention", HoldReason: "retries_exhausted: 9 calls", InDoubt: true, CompleteBy: past, AllowedActions: []string{"retry"}}, client.Transition{Verb: "attention"}, client.Call{Step: "confirm", Operation: "lookup", Outcome: "retry", Detail: "back on Monday"},
 			"Needs a person: Retries are used up|No try of the confirmation has succeeded (0 tries, 1 look-up), but one without a clear answer may have been done. It has waited since " + minute(past) +
 				" (7 min ago). The last answer of the provider, 7 min ago: back on Monday.| Its deadline, " + past.UTC().Format("2 Jan 15:04 UTC") + ", does not undo it: it may be confirmed already.|Somebody must decide: Retry tries the confirmation again.|The customer was charged 8 USD."},

@@ -108,11 +108,14 @@ const callsOfWait = 100
 
 // tellTries says how often the step was tried in vain: since the order came to it, or a person had it tried again.
 func (w *wait) tellTries(o *client.Order, moves []client.Transition, calls []client.Call) {
-	began := time.Time{}
-	if i := slices.IndexFunc(moves, func(m client.Transition) bool {
-		return m.From != m.To || m.Verb == "fallback" || m.Verb == "retry" && whoDid(&m) != ""
-	}); i >= 0 {
-		began = moves[i].At
+	began, putOff := time.Time{}, 0
+	for _, m := range moves {
+		if m.From != m.To || m.Verb == "fallback" || m.Verb == "retry" && whoDid(&m) != "" {
+			began = m.At
+			break
+		} else if m.Verb == "retry" {
+			putOff++
+		}
 	}
 	tries := slices.DeleteFunc(slices.Clone(calls), func(c client.Call) bool {
 		return c.StartedAt.Before(began) || c.Operation == client.CallOperationLookup
@@ -121,12 +124,15 @@ func (w *wait) tellTries(o *client.Order, moves []client.Transition, calls []cli
 	switch n := len(tries); n {
 	case 0:
 		w.Title = "Waits for the provider of " + theStep[o.Status]
-		w.Why = "No call yet."
+		w.Why = template.HTML("Put off " + times(putOff, "once", "times") + ", without a call.")
 	case 1:
 		w.Why = markup("One try has failed, %s: %s.", ago(tries[0].StartedAt), providerWords(&tries[0]))
 	default:
 		all := atLeast(int64(n), len(calls) == callsOfWait && !began.Before(calls[len(calls)-1].StartedAt))
 		w.Why = markup(all+" tries have failed%s, the last %s: %s.", since(tries[n-1].StartedAt), ago(tries[0].StartedAt), providerWords(&tries[0]))
+	}
+	if counted := o.Retry.Failed; int(counted) > len(tries) {
+		w.Why += markup(" The policy counts %d: also look-ups without a clear answer, and the try that was in doubt when a person had it tried again.", counted)
 	}
 	if words := inWords(o.HoldReason); words != o.HoldReason {
 		w.Why += template.HTML(" " + template.HTMLEscapeString(capital(words)) + ".")
@@ -143,7 +149,7 @@ func untilPerson(r client.Retries) template.HTML {
 		bounds = append(bounds, fmt.Sprint(" ", r.Left, plural(int64(r.Left), " more time", " more times")))
 	}
 	if r.Until.After(time.Now()) {
-		bounds = append(bounds, string(markup(" until %s (%s)", timeAt(r.Until, "15:04 UTC"), due(r.Until))))
+		bounds = append(bounds, string(markup(" until %s (%s)", clock(r.Until), due(r.Until))))
 	}
 	if len(bounds) == 0 {
 		return " If it fails, the order needs a person."
@@ -247,10 +253,18 @@ func when(at time.Time) template.HTML {
 	if at.IsZero() {
 		return "later"
 	}
-	if time.Until(at) < time.Hour {
-		return markup("%s (%s)", due(at), timeAt(at, "15:04 UTC"))
+	return markup("%s (%s)", due(at), clock(at))
+}
+
+// clock is a time to come by the clock, with seconds if it is near.
+func clock(at time.Time) template.HTML {
+	switch left := time.Until(at); {
+	case left < 5*time.Minute:
+		return timeAt(at, "15:04:05 UTC")
+	case left < time.Hour:
+		return timeAt(at, "15:04 UTC")
 	}
-	return markup("%s (%s)", due(at), onDay(at))
+	return onDay(at)
 }
 
 // since says when something began, after the rest of a sentence; empty: it is not known.

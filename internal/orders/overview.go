@@ -122,9 +122,9 @@ type ProviderStep struct {
 	InFlight     int        `json:"inFlight"`               // calls under way or about to begin
 	Queued       int        `json:"queued"`                 // orders that wait for a call
 	Breaker      string     `json:"breaker"`                // one of BreakerStates; in all replicas: the worst
-	FailingSince *time.Time `json:"failingSince,omitempty"` // when the breaker opened first since it was closed; nil: it is closed
+	FailingSince *time.Time `json:"failingSince,omitempty"` // when the first of the calls failed that have failed in a row; nil: they do not fail
 	Host         string     `json:"host,omitempty"`         // that is called, with the port if the policy names one
-	FailedAt     *time.Time `json:"failedAt,omitempty"`     // when the breaker opened last; nil: it is closed
+	FailedAt     *time.Time `json:"failedAt,omitempty"`     // when the last of them failed
 	Failure      string     `json:"failure,omitempty"`      // the code of most failed calls since then, and of the last one
 
 	Budget time.Duration `json:"budget"` // of its retries
@@ -363,9 +363,6 @@ func ofHosts(ended []Outage) (joined []Outage) {
 	return joined
 }
 
-// Flapping is the time within which an outage goes on if it begins again.
-const Flapping = time.Minute
-
 // settleOutages leaves either that a step fails, or that it works again, whatever happened last at any replica: the
 // breaker of one that has no orders stays half-open.
 func (v *Overview) settleOutages() {
@@ -375,7 +372,7 @@ func (v *Overview) settleOutages() {
 			switch failing := s.FailingSince != nil && o.isOf(s.Step, s.Route); {
 			case failing && s.FailedAt != nil && s.FailedAt.Before(o.Until):
 				s.FailingSince, s.FailedAt, s.Failure = nil, nil, ""
-			case failing && o.Until.Add(Flapping).After(*s.FailingSince): // else it is an earlier one
+			case failing && o.Until.After(*s.FailingSince): // else it is an earlier one
 				return true
 			}
 		}
