@@ -2187,10 +2187,10 @@ type ProviderStep struct {
 	// Breaker The worst of the replicas. closed: the steps of orders are called. half_open: one call is tried. open: orders wait. Refunds, captures and voids are always called.
 	Breaker ProviderStepBreaker `json:"breaker"`
 
-	// FailingSince When the breaker opened. Absent if it is closed.
+	// FailingSince When the first of the calls failed that have failed in a row. Absent if they do not fail. With few calls, the breaker may still be closed.
 	FailingSince time.Time `json:"failingSince,omitempty,omitzero"`
 
-	// Failure While the breaker is not closed: the code of most failed calls, or why there was no connection; and that of the last one, if it is another.
+	// Failure While calls fail: the code of most failed calls, or why there was no connection; and that of the last one, if it is another.
 	Failure string `json:"failure,omitempty,omitzero"`
 
 	// Host The host that is called.
@@ -2447,7 +2447,7 @@ type RequestedOrderState string
 
 // Retries defines model for Retries.
 type Retries struct {
-	// Failed Tries and look-ups that failed and count, since the order came to the step or a person had it tried again. Those that could not reach the provider, or came too fast for it, do not count.
+	// Failed Tries and look-ups that failed and count, since the order came to the step or a person had it tried again. Those that could not reach the provider, or came too fast for it, do not count, nor do look-ups with a clear answer. If the step was in doubt when a person had it tried again, the try in doubt is the first that counts.
 	Failed int `json:"failed"`
 
 	// Left How many more must fail before the order needs a person.

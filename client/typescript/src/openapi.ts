@@ -518,7 +518,7 @@ export interface paths {
         put?: never;
         /**
          * Retry a held or failed order, or open refunds
-         * @description Retries the step of a held order at once, with all its attempts available again. If the order waits for a callback, the provider is asked at once. Refunds, captures and voids of a completed order whose last try failed are tried at once. A failed order that is fully undone starts again as its next generation, with another payment method if one is given. If it was retried before, the request must say which retry is meant: by the generation that failed, by If-Match or by a requestId. Needs the role operate.
+         * @description Retries the step of a held order at once, with all its attempts available again, but one if the step is in doubt. If the order waits for a callback, the provider is asked at once. Refunds, captures and voids of a completed order whose last try failed are tried at once. A failed order that is fully undone starts again as its next generation, with another payment method if one is given. If it was retried before, the request must say which retry is meant: by the generation that failed, by If-Match or by a requestId. Needs the role operate.
          */
         post: operations["retryOrder"];
         delete?: never;
@@ -2533,10 +2533,10 @@ export interface components {
             breaker: "closed" | "half_open" | "open";
             /**
              * Format: date-time
-             * @description When the breaker opened. Absent if it is closed.
+             * @description When the first of the calls failed that have failed in a row. Absent if they do not fail. With few calls, the breaker may still be closed.
              */
             failingSince?: string;
-            /** @description While the breaker is not closed: the code of most failed calls, or why there was no connection; and that of the last one, if it is another. */
+            /** @description While calls fail: the code of most failed calls, or why there was no connection; and that of the last one, if it is another. */
             failure?: string;
             /** @description The host that is called. */
             host?: string;
@@ -2761,7 +2761,7 @@ export interface components {
         Retries: {
             /**
              * Format: int32
-             * @description Tries and look-ups that failed and count, since the order came to the step or a person had it tried again. Those that could not reach the provider, or came too fast for it, do not count.
+             * @description Tries and look-ups that failed and count, since the order came to the step or a person had it tried again. Those that could not reach the provider, or came too fast for it, do not count, nor do look-ups with a clear answer. If the step was in doubt when a person had it tried again, the try in doubt is the first that counts.
              */
             failed: number;
             /**
