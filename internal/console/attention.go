@@ -299,7 +299,7 @@ func (r reason) Risk() string {
 		fsm.Reserving:  "The customer was charged, and the goods may be reserved. Cancel releases them and gives the money back.",
 		fsm.Confirming: "The customer was charged, and the goods are reserved. If the order is confirmed already, nothing undoes that: look before you decide.",
 		fsm.Releasing:  "The goods may still be reserved, and the money has not gone back." + undo,
-		fsm.Refunding:  "What the customer was charged has not gone back, as far as is known." + undo,
+		fsm.Refunding:  "What the customer was charged may not have gone back." + undo,
 	}[r.state]
 }
 

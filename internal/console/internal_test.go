@@ -178,7 +178,7 @@ func TestStory(t *testing.T) {
 	move("refunding", "refunding", "step-result", "token:eve", "closed")
 	move("refunding", "refunding", "attention", "system", "undo_refused: step_result")
 	assert.Equal(t, strings.Join(told(true, true), "\n"), "Accepted: It waited 30 s for a person to approve it.\nAsked to pause token:eve:\nUndo of the charge: recorded as not done token:eve seen:\nUndo of the charge:"+
-		"\nUndo of the charge: recorded as refused token:eve closed:\nUndo of the charge: It needs a person: the provider refuses the undo: step result. It is under way.")
+		"\nUndo of the charge: recorded as refused token:eve closed:\nUndo of the charge: It needs a person: a person recorded that the provider refuses the undo. It is under way.")
 	o.Refunds = []client.Refund{{Refund: 1, State: "done", Amount: "5", CreatedAt: at, Reference: "re_1"}}
 	entries = []entry{{At: at, Move: &client.Transition{At: at, From: "completed", To: "completed", Verb: "refund", Actor: "token:eve", Reason: "a dent"}},
 		{At: at, Call: &client.Call{Call: -1, Refund: 1, Operation: "refund", Outcome: "done"}},

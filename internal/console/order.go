@@ -74,7 +74,7 @@ func (p *orderPage) Tried() *tried {
 	if t.Title = fmt.Sprintf("%d %ss are not done yet", len(open), kind); len(open) == 1 {
 		t.Title = fmt.Sprintf("The %s of %s %s is not done yet", kind, count(open[0].Amount), p.Currency)
 	} else if back := p.GoingBack(); back != "" {
-		t.Title += fmt.Sprintf(": %s %s is on its way back", back, p.Currency)
+		t.Title += fmt.Sprintf(": %s %s is still to go back", back, p.Currency)
 	}
 	return t
 }
@@ -187,7 +187,7 @@ func (p *orderPage) Balance() *balance {
 		b.less("undone", b.Kept)
 	}
 	b.less("refunded", parsed(p.Refunded))
-	b.less("on its way back", goingBack(p.Order))
+	b.less("still to go back", goingBack(p.Order))
 	b.less("lost in disputes", sumOf(lostDisputes(p.Order)))
 	return b
 }

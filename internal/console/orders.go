@@ -446,7 +446,7 @@ func refundedOf(o client.Order, columns bool) string {
 		refunded = "undone"
 	}
 	for _, part := range [][2]string{{"authorized", o.Money.Authorized}, {"voided or ended", o.Money.Voided}, {refunded, cmp.Or(o.Money.Refunded, o.Refunded)},
-		{"on its way back", goingBack(&o).String()}, {"in dispute", o.Money.Disputed}, {"lost", o.Money.Lost}} {
+		{"still to go back", goingBack(&o).String()}, {"in dispute", o.Money.Disputed}, {"lost", o.Money.Lost}} {
 		if strings.Trim(part[1], "0.") != "" && !(columns && part[0] == refunded) {
 			parts = append(parts, part[0]+" "+count(part[1]))
 		}

@@ -26,7 +26,7 @@ func TestEmptyScreens(t *testing.T) {
 		s.get(t, path).want(t, 200, text)
 	}
 	s.get(t, "/console").want(t, 200, "The service is open.", "curl "+strings.TrimPrefix(s.url, "http://"),
-		"!called no provider", "Nothing needs you.")
+		"!No call to a provider", "Nothing needs you.")
 	s.get(t, "/console/nothing").want(t, 404, "There is no such page.", `href="/console"`)
 	s.get(t, orderPath+"none").want(t, 404, "There is no order", "!data-live")
 	s.get(t, "/console/webhook?id=none").want(t, 404, "!data-live")

@@ -192,7 +192,9 @@ func (c *chapter) tell(o *client.Order, now bool) {
 		c.Mark = "waiting"
 		if o.Hold == "" {
 			c.say("It is under way")
-		} else if o.InDoubt && !strings.HasPrefix(o.HoldReason, "undo_refused") {
+		} else if strings.HasPrefix(o.HoldReason, "undo_refused") {
+			c.say("It is not undone")
+		} else if o.InDoubt {
 			c.say("No result yet")
 		} else if c.state != client.StatusPending {
 			c.say("It is not done yet")

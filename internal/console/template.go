@@ -131,6 +131,9 @@ func inWords(reason string) string {
 	case fsm.AnotherApprover:
 		return rest
 	case "undo_refused":
+		if rest == "step_result" {
+			return "a person recorded that the provider refuses the undo"
+		}
 		return strings.TrimSuffix("the provider refuses the undo: "+codeInWords(rest), ": ")
 	case "retries_exhausted":
 		spent, last, _ := strings.Cut(strings.TrimPrefix(rest, "no success in "), ", last ")

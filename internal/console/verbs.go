@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"pawl/client"
 	"pawl/fsm"
@@ -103,7 +104,12 @@ func (a *verb) doneTo(o *client.Order) string {
 	case a.Name == "retry" && a.failed(o):
 		return "The order was retried, and has failed again."
 	case a.Name == "retry" && o.Status == client.StatusCompleted && slices.ContainsFunc(operationsOf(o), operation.Waits):
-		return "It is tried at once. What is not done yet is below, with its next try."
+		if slices.ContainsFunc(operationsOf(o), func(o operation) bool { return o.Waits() && !o.NextAt.After(time.Now()) }) {
+			return "It is tried at once. What is not done yet is below, with its next try."
+		}
+		return "It was tried again, and is not done yet: the next try is below."
+	case a.Name == "step-result" && o.Hold == client.OrderHoldAttention:
+		return "The step's result is recorded. The order needs a person again."
 	case a.Name == "retry" && o.Status == client.StatusCompleted:
 		return "It was retried. The order is completed, and nothing of it is open."
 	case last.State == client.CaptureStateDone && last.Code == "authorization_expired":
@@ -305,7 +311,7 @@ func (q *ofOrder) questions() []field {
 		left := refundable(q.order)
 		all := field{Name: "all", Type: "checkbox", Label: "All that is left: " + q.money(left.String())}
 		if before, _ := parsed(taken(q.order)).Sub(left); !before.IsZero() {
-			all.Help = q.money(before.String()) + " was refunded before, or is on its way back."
+			all.Help = q.money(before.String()) + " was refunded before, or is still to go back."
 		}
 		all.Amount = left.String() + " " + q.order.Currency
 		amount := field{Name: "amount", Label: "Amount in " + q.order.Currency, Type: "decimal", Help: "For a partial refund."}

@@ -204,14 +204,14 @@ func TestDisputesAndRefunds(t *testing.T) {
 
 	refund := s.get(t, "/console/order/refund?id=o&preview=yes&amount=4").fill("reason", "dent <b>")
 	shown := s.post(t, "/console/order/refund?id=o", refund).want(t, 303).header.Get("Location")
-	s.get(t, shown).want(t, 200, `role="status">The refund is done.<`, "!on its way back")
+	s.get(t, shown).want(t, 200, `role="status">The refund is done.<`, "!still to go back")
 	s.get(t, "/console/orders").want(t, 200, `9.00 USD<div class="soft">refunded 4.00</div>`)
 	s.sql(t, `SET session_replication_role = replica; UPDATE charge_operations SET state = 'accepted'; UPDATE orders SET seq = seq + 2;
 		RESET session_replication_role`)
 	s.sql(t, `INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, reason)
 		SELECT o.order_no, o.seq - 1 + n, 'completed', 'completed', o.fence, (ARRAY['refund_sent', 'refund_accepted'])[1 + n],
 			(ARRAY['refund 1', 'refund 1: accepted'])[1 + n] FROM orders AS o, generate_series(0, 1) AS n`)
-	s.get(t, shown).want(t, 200, `role="status">The refund is requested.<`, "<strong>4.00</strong> on its way back", "<strong>−0.50</strong> kept<", "!left to refund",
+	s.get(t, shown).want(t, 200, `role="status">The refund is requested.<`, "<strong>4.00</strong> still to go back", "<strong>−0.50</strong> kept<", "!left to refund",
 		"<strong>Refund 1: 4.00 USD</strong> by <bdi>local</bdi>: <bdi>dent &lt;b&gt;</bdi>. Accepted.", "!tries")
 }
 
@@ -238,9 +238,9 @@ func TestSettling(t *testing.T) {
 	s.sql(t, `UPDATE charges SET executor = 'http' WHERE order_no = (SELECT order_no FROM orders WHERE order_id = 'refund')`)
 	s.sql(t, `INSERT INTO charge_operations (order_no, generation, number, currency, amount, state, executor, request_id, sent_at, code, due_at)
 		SELECT order_no, 0, 1, 'USD', 5, 'in_doubt', 'http', 'r', now(), 'timeout', now() + interval '5 minutes' FROM orders WHERE order_id = 'refund'`)
-	s.get(t, orderPath+"refund").want(t, 200, "Record the result of refund 1", "The refund of 5 USD is not done yet", "Refund 1, 5 USD: the provider did not answer in time at the last try; the next try is <time data-due", "</time> at the latest", "on its way back 5 = <strong>kept 4.00 USD<", `href="/console/order/retry?id=refund">Try now<`)
-	s.get(t, orderPath+"refund&done=retry").want(t, 200, "It is tried at once. What is not done yet is below, with its next try.")
-	s.get(t, "/console/orders").want(t, 200, "on its way back 5")
+	s.get(t, orderPath+"refund").want(t, 200, "Record the result of refund 1", "The refund of 5 USD is not done yet", "Refund 1, 5 USD: the provider did not answer in time at the last try; the next try is <time data-due", "</time> at the latest", "still to go back 5 = <strong>kept 4.00 USD<", `href="/console/order/retry?id=refund">Try now<`)
+	s.get(t, orderPath+"refund&done=retry").want(t, 200, "It was tried again, and is not done yet: the next try is below.")
+	s.get(t, "/console/orders").want(t, 200, "still to go back 5")
 	s.get(t, "/console/order/refund?id=step").want(t, 200, "All that is left")
 	s.doubt(t, "early")
 	s.get(t, "/console/order/refund?id=early").want(t, 409, "Nothing was done to order", "Cancel it instead: what was charged, or may have been, goes back", `href="/console/order/cancel?id=early"`, "!All that is left")

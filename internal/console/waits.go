@@ -208,7 +208,7 @@ func moneyOf(o *client.Order) string {
 		return "The customer pays nothing: " + money + " was charged, and went back."
 	case charge.Completed && o.Authorized != "" && !undoing:
 		return money + " is authorized, and not taken yet."
-	case charge.Completed && o.InDoubt && o.Status == client.StatusRefunding:
+	case charge.Completed && o.InDoubt && o.Status == client.StatusRefunding && !strings.HasPrefix(o.HoldReason, "undo_refused"):
 		return "The customer was charged " + money + ". Whether it has gone back is not known yet."
 	case charge.Completed && o.Hold != client.OrderHoldAttention && (undoing || o.StopRequested == client.OrderStopRequestedCancel):
 		return "The customer was charged " + money + ", and has not got it back yet: it goes back by itself."
