@@ -21,7 +21,7 @@ const (
 	failingFor  = time.Hour   // unless its breaker is not closed: then after this
 	endedFor    = time.Hour   // after it, an outage is no longer reported
 	flickerFor  = 10 * time.Second
-	flickerMost = 10 // calls that work
+	flickerMost = 3 // calls that work
 )
 
 // reportLoop stores what only this replica knows, so that every replica can show an overview of all: how many orders

@@ -16,7 +16,7 @@ import (
 
 // incident is something that is wrong, or that waits for a person.
 type incident struct {
-	Kind       string     `json:"kind" enum:"provider_failing,overdue,attention,approval,operations_waiting,replica_lost,webhook_failing,webhook_disabled,books_wrong,books_differ" doc:"provider_failing: the circuit breaker of a step is not closed, and orders wait for it or a call failed within half a minute; its orders are retried by themselves, as long as their retries and their budget last. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. operations_waiting: refunds, captures or voids are open after three calls or more; they are retried, except with the reason outcome_unknown: a person has to look. replica_lost: within an hour, a replica has ended or lost the database without saying so, and no other one has started in its place; its orders are with others. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint. books_wrong: the newest verification found errors in the books. books_differ: the newest comparison with a provider found differences."`
+	Kind       string     `json:"kind" enum:"provider_failing,overdue,attention,approval,operations_waiting,replica_lost,webhook_failing,webhook_disabled,books_wrong,books_differ" doc:"provider_failing: the circuit breaker of a step is not closed, and orders wait for it or a call failed within five minutes; its orders are retried by themselves, as long as their retries and their budget last. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. operations_waiting: refunds, captures or voids are open after three calls or more; they are retried, except with the reason outcome_unknown: a person has to look. replica_lost: within an hour, a replica has ended or lost the database without saying so, and no other one has started in its place; its orders are with others. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint. books_wrong: the newest verification found errors in the books. books_differ: the newest comparison with a provider found differences."`
 	Step       string     `json:"step,omitempty" enum:"charge,reserve,confirm" doc:"With provider_failing; with attention, at which the orders are held."`
 	Status     state      `json:"status,omitempty" doc:"With attention and approval: of the orders. It says whether they are held at their step or at its undo (releasing, refunding)."`
 	Route      string     `json:"route,omitempty" doc:"With provider_failing: of a charge with several routes."`
@@ -110,7 +110,7 @@ func failingProviders(v *orders.Overview) (all []incident) {
 }
 
 // quietAfter is how long after its last failed call a provider that no order waits for is no incident any more.
-const quietAfter = 30 * time.Second
+const quietAfter = 5 * time.Minute
 
 // quiet reports whether nothing says that the provider of an incident still fails: the next call would be tried.
 func quiet(v *orders.Overview, i *incident) bool {

@@ -238,6 +238,7 @@ func (v *visit) withCalls(list []client.Order, why reason) ([]waitingOrder, erro
 			last, err := v.api.ListCalls(v.r.Context(), one.OrderID, client.ListCallsParams{Sort: client.ListCallsParamsSortNewest, Limit: callsOfOrder})
 			if err == nil {
 				one.Made = last.Calls
+				slices.Reverse(one.Made) // people read them as they came
 			}
 			return err
 		})

@@ -213,7 +213,7 @@ func (v *visit) failing(verb *verb, orders []client.BulkResult) []string {
 func failingAt(found *client.Overview, verb string, orders []client.BulkResult) (all []string) {
 	for _, s := range found.ProviderSteps {
 		needs := func(r client.BulkResult) bool {
-			if verb == "cancel" && r.Status == client.StatusPending {
+			if verb == "cancel" && !r.InDoubt && !r.Charge.Completed {
 				return false // nothing was done that is to be undone
 			}
 			return cmp.Or(string(fsm.State(r.Status).Step()), "charge") == string(s.Step)

@@ -355,7 +355,10 @@ func ofHosts(ended []Outage) (joined []Outage) {
 		o := &joined[at]
 		o.join(&one)
 		step := strings.TrimSpace(string(one.Step) + " " + one.Route)
-		o.Steps, o.failures = append(o.Steps, step), append(o.failures, step+": "+one.Failure)
+		if !slices.Contains(o.Steps, step) { // of another replica or policy
+			o.Steps = append(o.Steps, step)
+		}
+		o.failures = append(o.failures, step+": "+one.Failure)
 		if one.Failure != o.Failure {
 			o.Failure = strings.Join(o.failures, "; ")
 		}
