@@ -220,7 +220,7 @@ func failingAt(found *client.Overview, verb string, orders []client.BulkResult) 
 		}
 		if !s.FailingSince.IsZero() && slices.ContainsFunc(orders, needs) {
 			then := map[string]string{"cancel": "canceled orders wait until what was done can be undone", "approve": "approved orders wait to be charged",
-				"resume": "resumed orders wait until it works"}[verb]
+				"resume": "resumed orders wait until it works", "retry": "wait until it works; then a retry can succeed"}[verb]
 			all = append(all, fmt.Sprintf("The provider of %s has been failing since %s UTC: %s.",
 				s.Step, s.FailingSince.UTC().Format("15:04"), cmp.Or(then, "a "+verb+" may not succeed at once; Pawl then tries again by itself")))
 		}

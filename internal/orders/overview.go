@@ -262,7 +262,7 @@ func (v *Overview) addReports(rows []db.ReplicaReportsRow) error {
 		}
 	}
 	v.settleOutages()
-	v.Lost = unreplaced(v.Lost, rows)
+	v.Lost = unreplaced(v.At, v.Lost, rows)
 	slices.SortFunc(v.Steps, func(a, b ProviderStep) int {
 		return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Step, b.Step), cmp.Compare(a.Route, b.Route))
 	})
@@ -284,16 +284,19 @@ func (v *Overview) addSteps(row *db.ReplicaReportsRow) error {
 // overlap is how long before the last report of a replica the one in its place may have started, as in a rolling update.
 const overlap = time.Minute
 
-// unreplaced returns the lost replicas in whose place no younger one has started, whether or not that was lost as well.
-// Each replica replaces one.
-func unreplaced(lost []LostReplica, successors []db.ReplicaReportsRow) []LostReplica {
+// takenOver is how long a lost replica is told in whose place another one has started: its orders are taken over meanwhile.
+const takenOver = time.Minute
+
+// unreplaced returns the lost replicas in whose place no younger one has started, whether or not that was lost as well, and
+// those that were lost just now. Each replica replaces one.
+func unreplaced(now time.Time, lost []LostReplica, successors []db.ReplicaReportsRow) []LostReplica {
 	slices.SortFunc(lost, func(a, b LostReplica) int { return b.At.Compare(a.At) }) // the last has the fewest successors
 	return slices.DeleteFunc(lost, func(l LostReplica) bool {
 		i := slices.IndexFunc(successors, func(s db.ReplicaReportsRow) bool { return s.Since.After(l.since) && s.Since.After(l.At.Add(-overlap)) })
 		if i >= 0 {
 			successors = slices.Delete(successors, i, i+1)
 		}
-		return i >= 0
+		return i >= 0 && now.Sub(l.At) >= takenOver
 	})
 }
 
