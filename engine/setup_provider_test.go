@@ -344,13 +344,13 @@ func (p *proxy) On(f func(statement string) fate) {
 }
 
 // cut loses the statements from the first-th to the last-th and tells their names. What an engine does by the clock
-// (looking for orders, undos and refunds that are due, counting held orders, renewing leases) passes and does not count.
+// (looking for orders, undos and refunds that are due, counting held orders, renewing leases, reporting) passes and does not count.
 func (p *proxy) cut(first, last int, f fate) (lost func() []string) {
 	var mu sync.Mutex
 	var names []string
 	count := 0
 	p.On(func(statement string) fate {
-		if strings.HasPrefix(statement, "LeasesDue") || slices.Contains([]string{"LeasesRenew", "LateUndosClaim", "ChargeOperationsClaim", "OrdersExpired", "OrdersHeldStats", "TimersDue", "ForgottenBatchesAfter"}, statement) {
+		if strings.HasPrefix(statement, "LeasesDue") || slices.Contains([]string{"LeasesRenew", "ReplicaReport", "LateUndosClaim", "ChargeOperationsClaim", "OrdersExpired", "OrdersHeldStats", "TimersDue", "ForgottenBatchesAfter"}, statement) {
 			return passes
 		}
 		mu.Lock()
