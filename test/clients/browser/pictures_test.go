@@ -118,7 +118,7 @@ const seenOf = `(() => {
 		.replace(/[\d][\d.,:]*/g, "#").replace(/# (ms|s|min|h|days)\b/g, "#").replace(/#s\b/g, "#ms").replace("; the next try is", "").replace(/\s+/g, " ").trim();
 	const lines = [];
 	const walk = (element, depth) => {
-		if (!element.checkVisibility() || element.matches("script, time, .live, #books ~ p")) return;
+		if (!element.checkVisibility() || element.matches("script, time, .live, #books ~ p, .lab li:nth-child(n+5), #books ~ table :is(small, br)")) return;
 		if (!whole && last.compareDocumentPosition(element) & Node.DOCUMENT_POSITION_FOLLOWING && !last.contains(element)) return;
 		const style = getComputedStyle(element);
 		const text = mask([...element.childNodes].filter((n) => n.nodeType === 3).map((n) => n.data).join(" "));
