@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	reportTimes = 10          // intervals of recovery between two reports: 5 s by default
-	idleReports = 12          // of these times per report, if there is nothing to tell: a minute by default
-	reportAfter = time.Minute // after its last call, a step is no longer reported
-	failingFor  = time.Hour   // unless its breaker is not closed: then after this
-	endedFor    = time.Hour   // after it, an outage is no longer reported
-	flickerFor  = 10 * time.Second
-	flickerMost = 3 // calls that work
+	reportTimes = 10               // intervals of recovery between two reports: 5 s by default
+	idleReports = 12               // of these times per report, if there is nothing to tell: a minute by default
+	reportAfter = time.Minute      // after its last call, a step is no longer reported
+	failingFor  = time.Hour        // unless its breaker is not closed: then after this
+	endedFor    = time.Hour        // after it, an outage is no longer reported
+	flickerFor  = 10 * time.Second // an outage that ended goes on if calls fail again within this
+	flickerMost = 3                // and fewer than so many have worked
 )
 
 // reportLoop stores what only this replica knows, so that every replica can show an overview of all: how many orders

@@ -315,8 +315,11 @@ type Retries struct {
 
 // Retries returns those of an order that waits for its next try; nil: it does not, or this process does not know its policy.
 func (e *Engine) Retries(o *orders.Order) *Retries {
+	if !orders.HeldFor(o, fsm.HoldRetry) {
+		return nil
+	}
 	p, _ := e.policies.byVersion(o.Policy)
-	if p == nil || !orders.HeldFor(o, fsm.HoldRetry) {
+	if p == nil {
 		return nil
 	}
 	retry, failed := &stepFor(p, o, o.Status.Step()).Retry, or(o.Retries)

@@ -364,28 +364,34 @@ func (v *visit) find(s *search, p *ordersPage) (only string, err error) {
 // Operations are the refunds, captures and voids of an order that the list is about: the open ones, or the refunds that are done.
 func (p *ordersPage) Operations(o client.Order) []operation {
 	return slices.DeleteFunc(operationsOf(&o), func(c operation) bool {
-		done := c.State == client.CaptureStateDone
-		return !p.OfOperations && !(p.OfRefunds && done && c.Kind == "refund") || p.OfOperations && (done || c.State == client.CaptureStateFailed)
+		switch {
+		case p.OfOperations:
+			return !c.Waits()
+		case p.OfRefunds:
+			return c.Kind != "refund" || c.State != client.CaptureStateDone
+		}
+		return true
 	})
 }
 
-// Sum is that of orders on hold, or of Operations if the page has all of them.
+// Sum is that of orders on hold, or of the open operations if the page has all of them.
 func (p *ordersPage) Sum() (sums []client.CurrencyTotal) {
-	if p.OfHold && !p.More && !p.OfOperations {
+	switch {
+	case p.OfHold && !p.More && !p.OfOperations:
 		return p.Amounts
+	case !p.OfOperations || p.Next != "" || p.First > 1:
+		return nil
 	}
 	for _, o := range p.Orders {
 		for _, c := range p.Operations(o) {
-			if p.OfOperations && p.Next == "" && p.First == 1 {
-				sums = addTotals(sums, []client.CurrencyTotal{{Currency: o.Currency, Amount: c.Amount}})
-			}
+			sums = addTotals(sums, []client.CurrencyTotal{{Currency: o.Currency, Amount: c.Amount}})
 		}
 	}
 	return sums
 }
 
 // Short reports whether the page ended before it was full.
-func (p *ordersPage) Short() bool { return len(p.Orders) < ordersOfPage && p.Looked == "" }
+func (p *ordersPage) Short() bool { return !p.Full() && p.Looked == "" }
 
 // Found says why an order is in the list of a term, if the one before it is there for something else.
 func (p *ordersPage) Found(i int) string {

@@ -94,7 +94,7 @@ func (r *Reader) Search(ctx context.Context, q Sought, at Position) (found Found
 	s := search{reader: r, ctx: ctx, filter: q.Among, at: at, counts: q.Counts, looks: q.Among.Limit}
 	term, conditions := q.Term, q.Among
 	conditions.Limit, conditions.Oldest, conditions.After = 0, false, 0
-	if !reflect.ValueOf(conditions).IsZero() {
+	if s.filtered = !reflect.ValueOf(conditions).IsZero(); s.filtered {
 		s.looks = looksAtMost
 	} else if q.Counts {
 		s.looks = countAtMost
@@ -123,6 +123,7 @@ type search struct {
 	reader           *Reader
 	ctx              context.Context
 	filter           Filter
+	filtered         bool // the filter has conditions
 	at               Position
 	counts           bool
 	looks            int32 // how many orders are examined for the page
@@ -195,8 +196,14 @@ func (s *search) more(row *db.OrdersSearchRow) {
 
 // matching are the numbers of the rows whose orders match the filter, each once.
 func (s *search) matching(rows []db.OrdersSearchRow) (numbers []int64, err error) {
+	seen := map[int64]bool{}
 	for _, row := range rows {
-		numbers = append(numbers, row.OrderNo)
+		if !seen[row.OrderNo] {
+			seen[row.OrderNo], numbers = true, append(numbers, row.OrderNo)
+		}
+	}
+	if !s.filtered {
+		return numbers, nil
 	}
 	q := s.filter.query(window{from: s.filter.CreatedFrom, to: s.filter.CreatedTo})
 	if s.filter.CreatedTo.IsZero() {
@@ -208,11 +215,7 @@ func (s *search) matching(rows []db.OrdersSearchRow) (numbers []int64, err error
 	for _, number := range found.Found {
 		left[number] = true
 	}
-	return slices.DeleteFunc(numbers, func(number int64) bool {
-		again := !left[number]
-		left[number] = false
-		return again
-	}), err
+	return slices.DeleteFunc(numbers, func(number int64) bool { return !left[number] }), err
 }
 
 // page reads the orders of the rows.
