@@ -1540,7 +1540,7 @@ type Incident struct {
 	// Host With provider_failing: the host that fails. Several are separated by commas.
 	Host string `json:"host,omitempty,omitzero"`
 
-	// Kind provider_failing: the calls of a step fail, and orders wait for it or a call failed within five minutes; its orders are retried by themselves, as long as their retries and their budget last. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. operations_waiting: refunds, captures or voids are open after three calls or more; they are retried, except with the reason outcome_unknown: a person has to look. replica_lost: a replica has ended or lost the database without saying so, within a minute, or within an hour if no other one has started in its place; others take over its orders. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint. books_wrong: the newest verification found errors in the books. books_differ: the newest comparison with a provider found differences.
+	// Kind provider_failing: the calls of a step fail, and orders wait for it or a call failed within five minutes; its orders are retried by themselves, as long as their retries and their budget last. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. operations_waiting: refunds, captures or voids are open after three calls or more; they are retried, except with the reason outcome_unknown: a person has to look. replica_lost: a replica has ended or lost the database without saying so, and has orders that others take over, or none has started in its place within an hour. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint. books_wrong: the newest verification found errors in the books. books_differ: the newest comparison with a provider found differences.
 	Kind IncidentKind `json:"kind"`
 
 	// More More orders or events may wait.
@@ -1552,7 +1552,7 @@ type Incident struct {
 	// Operation With operations_waiting: the kind of them.
 	Operation IncidentOperation `json:"operation,omitempty,omitzero"`
 
-	// Orders How many orders wait, or with operations_waiting how many operations. 0 with overdue, for webhook endpoints and the books.
+	// Orders How many orders wait, with operations_waiting how many operations, or with replica_lost how many of its orders no other replica has taken over. 0 with overdue, for webhook endpoints and the books.
 	Orders int64 `json:"orders"`
 
 	// Policy With provider_failing: the policy under which it began to fail first.
@@ -1582,11 +1582,11 @@ type Incident struct {
 	// Trying With provider_failing, of orders: those whose step is being tried again now, so that they have no hold.
 	Trying int64 `json:"trying,omitempty,omitzero"`
 
-	// Until With webhook_failing: nothing is sent before this time. With operations_waiting: when the next one is tried.
+	// Until With webhook_failing: nothing is sent before this time. With operations_waiting: when the next one is tried. With replica_lost and orders: when the lease of the last one ends, so that others take over all of them.
 	Until time.Time `json:"until,omitempty,omitzero"`
 }
 
-// IncidentKind provider_failing: the calls of a step fail, and orders wait for it or a call failed within five minutes; its orders are retried by themselves, as long as their retries and their budget last. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. operations_waiting: refunds, captures or voids are open after three calls or more; they are retried, except with the reason outcome_unknown: a person has to look. replica_lost: a replica has ended or lost the database without saying so, within a minute, or within an hour if no other one has started in its place; others take over its orders. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint. books_wrong: the newest verification found errors in the books. books_differ: the newest comparison with a provider found differences.
+// IncidentKind provider_failing: the calls of a step fail, and orders wait for it or a call failed within five minutes; its orders are retried by themselves, as long as their retries and their budget last. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. operations_waiting: refunds, captures or voids are open after three calls or more; they are retried, except with the reason outcome_unknown: a person has to look. replica_lost: a replica has ended or lost the database without saying so, and has orders that others take over, or none has started in its place within an hour. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint. books_wrong: the newest verification found errors in the books. books_differ: the newest comparison with a provider found differences.
 type IncidentKind string
 
 // IncidentOperation With operations_waiting: the kind of them.

@@ -16,7 +16,7 @@ import (
 
 // incident is something that is wrong, or that waits for a person.
 type incident struct {
-	Kind       string     `json:"kind" enum:"provider_failing,overdue,attention,approval,operations_waiting,replica_lost,webhook_failing,webhook_disabled,books_wrong,books_differ" doc:"provider_failing: the calls of a step fail, and orders wait for it or a call failed within five minutes; its orders are retried by themselves, as long as their retries and their budget last. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. operations_waiting: refunds, captures or voids are open after three calls or more; they are retried, except with the reason outcome_unknown: a person has to look. replica_lost: a replica has ended or lost the database without saying so, within a minute, or within an hour if no other one has started in its place; others take over its orders. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint. books_wrong: the newest verification found errors in the books. books_differ: the newest comparison with a provider found differences."`
+	Kind       string     `json:"kind" enum:"provider_failing,overdue,attention,approval,operations_waiting,replica_lost,webhook_failing,webhook_disabled,books_wrong,books_differ" doc:"provider_failing: the calls of a step fail, and orders wait for it or a call failed within five minutes; its orders are retried by themselves, as long as their retries and their budget last. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. operations_waiting: refunds, captures or voids are open after three calls or more; they are retried, except with the reason outcome_unknown: a person has to look. replica_lost: a replica has ended or lost the database without saying so, and has orders that others take over, or none has started in its place within an hour. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint. books_wrong: the newest verification found errors in the books. books_differ: the newest comparison with a provider found differences."`
 	Step       string     `json:"step,omitempty" enum:"charge,reserve,confirm" doc:"With provider_failing; with attention, at which the orders are held."`
 	Status     state      `json:"status,omitempty" doc:"With attention and approval: of the orders. It says whether they are held at their step or at its undo (releasing, refunding)."`
 	Route      string     `json:"route,omitempty" doc:"With provider_failing: of a charge with several routes."`
@@ -28,8 +28,8 @@ type incident struct {
 	Replica    string     `json:"replica,omitempty" doc:"With replica_lost: its name."`
 	Detail     string     `json:"detail,omitempty" doc:"With provider_failing, the code of most failed calls, or why there was no connection; and that of the last one, if it is another. With operations_waiting, the most frequent code. Of a webhook endpoint, its last failure, or why it is disabled. With books_wrong, the checks that failed; with books_differ, the providers."`
 	Since      *time.Time `json:"since,omitempty" doc:"When it began; with attention and approval, when the oldest order was created; with operations_waiting, when the oldest was requested; with replica_lost, when it reported last; with books_wrong and books_differ, when that was found last."`
-	Until      *time.Time `json:"until,omitempty" doc:"With webhook_failing: nothing is sent before this time. With operations_waiting: when the next one is tried."`
-	Orders     int64      `json:"orders" doc:"How many orders wait, or with operations_waiting how many operations. 0 with overdue, for webhook endpoints and the books."`
+	Until      *time.Time `json:"until,omitempty" doc:"With webhook_failing: nothing is sent before this time. With operations_waiting: when the next one is tried. With replica_lost and orders: when the lease of the last one ends, so that others take over all of them."`
+	Orders     int64      `json:"orders" doc:"How many orders wait, with operations_waiting how many operations, or with replica_lost how many of its orders no other replica has taken over. 0 with overdue, for webhook endpoints and the books."`
 	Trying     int64      `json:"trying,omitempty" doc:"With provider_failing, of orders: those whose step is being tried again now, so that they have no hold."`
 	More       bool       `json:"more" doc:"More orders or events may wait."`
 
@@ -52,7 +52,11 @@ func (s *server) incidents(ctx context.Context, v *orders.Overview, of *booksVer
 	all = append(all, waitingForPeople(v, fsm.HoldApproval)...)
 	all = append(all, waitingOperations(v.Operations)...)
 	for _, lost := range v.Lost {
-		all = append(all, incident{Kind: "replica_lost", Replica: lost.Name, Since: new(lost.At.UTC())})
+		one := incident{Kind: "replica_lost", Replica: lost.Name, Since: new(lost.At.UTC()), Orders: lost.Orders, More: lost.Orders >= 1000}
+		if lost.Orders > 0 {
+			one.Until = new(lost.Until.UTC())
+		}
+		all = append(all, one)
 	}
 	failing, err := s.failingEndpoints(ctx)
 	all = append(append(all, failing...), of.incidents()...)

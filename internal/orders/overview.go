@@ -82,7 +82,7 @@ type Overview struct {
 	Statuses []StatusCount // one for each state, in their order
 	Oldest   *OldestOrder  // that has not ended; nil: none, or one that a crash may take back
 	Replicas []Replica     // by name
-	Lost     []LostReplica // that reported within an hour, did not end in order, and were not replaced
+	Lost     []LostReplica // that reported within an hour, did not end in order, and were not replaced or have orders
 	Disputes []Disputed    // that are neither won nor lost, up to CountsMost
 
 	Operations []WaitingOperations
@@ -180,6 +180,9 @@ type LostReplica struct {
 	Name string
 	At   time.Time // when it reported last
 
+	Orders int64     // that it drove, and no other replica has taken over
+	Until  time.Time // when the lease of the last of them ends
+
 	since time.Time // of its first report
 }
 
@@ -254,7 +257,7 @@ func (v *Overview) addReports(rows []db.ReplicaReportsRow) error {
 			v.Replicas[connected].Since = &row.Since // of processes with the same name, that of the last
 		}
 		if row.Name != "" && row.Late && connected < 0 {
-			v.Lost = append(v.Lost, LostReplica{row.Name, row.At, row.Since})
+			v.Lost = append(v.Lost, LostReplica{row.Name, row.At, row.Orders, row.Until, row.Since})
 		} else if row.Name != "" && !row.Silent {
 			if err := v.addSteps(&row); err != nil {
 				return err
@@ -262,7 +265,7 @@ func (v *Overview) addReports(rows []db.ReplicaReportsRow) error {
 		}
 	}
 	v.settleOutages()
-	v.Lost = unreplaced(v.At, v.Lost, rows)
+	v.Lost = unreplaced(v.Lost, rows)
 	slices.SortFunc(v.Steps, func(a, b ProviderStep) int {
 		return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Step, b.Step), cmp.Compare(a.Route, b.Route))
 	})
@@ -284,19 +287,16 @@ func (v *Overview) addSteps(row *db.ReplicaReportsRow) error {
 // overlap is how long before the last report of a replica the one in its place may have started, as in a rolling update.
 const overlap = time.Minute
 
-// takenOver is how long a lost replica is told in whose place another one has started: its orders are taken over meanwhile.
-const takenOver = time.Minute
-
-// unreplaced returns the lost replicas in whose place no younger one has started, whether or not that was lost as well, and
-// those that were lost just now. Each replica replaces one.
-func unreplaced(now time.Time, lost []LostReplica, successors []db.ReplicaReportsRow) []LostReplica {
+// unreplaced returns the lost replicas whose orders wait to be taken over, and those in whose place no younger one has
+// started, whether or not that was lost as well. Each replica replaces one.
+func unreplaced(lost []LostReplica, successors []db.ReplicaReportsRow) []LostReplica {
 	slices.SortFunc(lost, func(a, b LostReplica) int { return b.At.Compare(a.At) }) // the last has the fewest successors
 	return slices.DeleteFunc(lost, func(l LostReplica) bool {
 		i := slices.IndexFunc(successors, func(s db.ReplicaReportsRow) bool { return s.Since.After(l.since) && s.Since.After(l.At.Add(-overlap)) })
 		if i >= 0 {
 			successors = slices.Delete(successors, i, i+1)
 		}
-		return i >= 0 && now.Sub(l.At) >= takenOver
+		return i >= 0 && l.Orders == 0
 	})
 }
 

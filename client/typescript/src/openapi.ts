@@ -1898,7 +1898,7 @@ export interface components {
             /** @description With provider_failing: the host that fails. Several are separated by commas. */
             host?: string;
             /**
-             * @description provider_failing: the calls of a step fail, and orders wait for it or a call failed within five minutes; its orders are retried by themselves, as long as their retries and their budget last. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. operations_waiting: refunds, captures or voids are open after three calls or more; they are retried, except with the reason outcome_unknown: a person has to look. replica_lost: a replica has ended or lost the database without saying so, within a minute, or within an hour if no other one has started in its place; others take over its orders. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint. books_wrong: the newest verification found errors in the books. books_differ: the newest comparison with a provider found differences.
+             * @description provider_failing: the calls of a step fail, and orders wait for it or a call failed within five minutes; its orders are retried by themselves, as long as their retries and their budget last. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. operations_waiting: refunds, captures or voids are open after three calls or more; they are retried, except with the reason outcome_unknown: a person has to look. replica_lost: a replica has ended or lost the database without saying so, and has orders that others take over, or none has started in its place within an hour. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint. books_wrong: the newest verification found errors in the books. books_differ: the newest comparison with a provider found differences.
              * @enum {string}
              */
             kind: "provider_failing" | "overdue" | "attention" | "approval" | "operations_waiting" | "replica_lost" | "webhook_failing" | "webhook_disabled" | "books_wrong" | "books_differ";
@@ -1916,7 +1916,7 @@ export interface components {
             operation?: "refund" | "capture" | "void";
             /**
              * Format: int64
-             * @description How many orders wait, or with operations_waiting how many operations. 0 with overdue, for webhook endpoints and the books.
+             * @description How many orders wait, with operations_waiting how many operations, or with replica_lost how many of its orders no other replica has taken over. 0 with overdue, for webhook endpoints and the books.
              */
             orders: number;
             /**
@@ -1951,7 +1951,7 @@ export interface components {
             trying?: number;
             /**
              * Format: date-time
-             * @description With webhook_failing: nothing is sent before this time. With operations_waiting: when the next one is tried.
+             * @description With webhook_failing: nothing is sent before this time. With operations_waiting: when the next one is tried. With replica_lost and orders: when the lease of the last one ends, so that others take over all of them.
              */
             until?: string;
         };

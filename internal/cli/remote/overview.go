@@ -51,7 +51,7 @@ func detailOf(i *client.Incident) string {
 		parts = append(parts, i.Description)
 	}
 	if i.Kind == client.IncidentKindReplicaLost {
-		parts = append(parts, "not heard of since; others take over its orders")
+		parts = append(parts, "not heard of since; others take over its orders when their leases end")
 	}
 	if i.Host != "" {
 		parts = append(parts, i.Host)
