@@ -43,8 +43,8 @@ charge: {executor: simulator, url: SIM, retry: {initial: 30m, cap: 30m}, breaker
 		(gen_random_uuid(), 'long ago:7', now() - interval '1 hour', 0, '[]'), (gen_random_uuid(), '', now() - interval '30 minutes', 0, '[]')`)
 	s.exec(t, `UPDATE replica_reports SET since = now() - interval '1 hour'`) // none has started in its place
 	s.exec(t, `INSERT INTO orders (order_id, status, fence, owner, due_at, amount, currency, item)
-		SELECT 'left behind', 'charging', 1, owner, now() + interval '1 hour', 1, 'USD', 'i' FROM replica_reports WHERE name = 'killed:7'`)
-	s.exec(t, `INSERT INTO transitions (order_no, seq, from_status, to_status, fence) SELECT order_no, 1, 'pending', 'charging', 1 FROM orders WHERE order_id = 'left behind'`)
+		SELECT 'left behind', 'charging', 1, owner, now() + interval '1 hour', 1, 'USD', 'i' FROM replica_reports WHERE name = 'killed:7';
+		INSERT INTO transitions (order_no, seq, from_status, to_status, fence) SELECT order_no, 1, 'pending', 'charging', 1 FROM orders WHERE order_id = 'left behind'`)
 	s.exec(t, `UPDATE replica_reports SET outages = jsonb_build_array(jsonb_build_object('step', 'confirm', 'since', at - interval '2 minutes', 'until', at - interval '1 minute'))
 		WHERE name = ''`)
 	eventually(t, "a replica that was killed is lost, and another one is as old as its process", func() bool {
