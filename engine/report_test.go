@@ -49,7 +49,9 @@ charge: {executor: simulator, url: SIM, retry: {initial: 30m, cap: 30m}, breaker
 		WHERE name = ''`)
 	eventually(t, "a replica that was killed is lost, and another one is as old as its process", func() bool {
 		v, err = shows.Orders.Overview(t.Context(), shows.Backlog())
-		killed := func(l orders.LostReplica) bool { return l.Name == "killed:7" && l.Orders == 1 && time.Until(l.Until) > 50*time.Minute }
+		killed := func(l orders.LostReplica) bool {
+			return l.Name == "killed:7" && l.Orders == 1 && time.Until(l.Until) > 50*time.Minute
+		}
 		return err == nil && slices.ContainsFunc(v.Lost, killed) && len(v.Replicas) == 1 && time.Since(*v.Replicas[0].Since) > 50*time.Minute && v.Held["retry"].Orders == 1
 	})
 	s.use(t, `
