@@ -260,14 +260,14 @@ func (p *attentionPage) AllLabel(a *verb) string {
 
 // AllURL is the page of a verb for all orders of the group.
 func (g *waitingGroup) AllURL(verb string) string {
-	filter := url.Values{"hold": {g.Hold()}, "sort": {"oldest"}}
+	search := "hold:" + g.Hold() + " sort:oldest"
 	if g.Key != "" {
-		filter.Set("holdReason", g.Key)
+		search += " reason:" + quoted(g.Key)
 	}
 	if g.state != "" {
-		filter.Set("status", string(g.state))
+		search += " status:" + string(g.state)
 	}
-	return bulkURL(verb, filter)
+	return bulkURL(verb, search)
 }
 
 // reason is why orders need a person.

@@ -46,7 +46,7 @@ func (v *visit) bulk() error {
 		return err
 	}
 	if search := v.query("all"); search != "" { // all orders of a list, instead of the chosen ones
-		return v.redirect(bulkURL(v.query("verb"), url.Values{"q": {search}}))
+		return v.redirect(bulkURL(v.query("verb"), search))
 	}
 	if q := v.r.URL.Query(); q.Has("search") && !q.Has("id") {
 		return v.redirect(address("/console/orders", url.Values{"q": {q.Get("search")}, "none": {"chosen"}}))
@@ -66,11 +66,6 @@ func (v *visit) bulk() error {
 	case len(p.IDs) > bulkMost:
 		p.IDs = p.IDs[:bulkMost]
 		p.Problem = newProblem(0, "At most 1,000 orders at a time.", "The first 1,000 of these are below. Come back for the others.")
-	case p.filtered():
-		if err := v.applyTo(p, p.Body, true); err != nil {
-			return err
-		}
-		p.More = len(p.Would)+len(p.Not) == bulkMost
 	case p.Verb != nil && len(p.IDs) > 0:
 		err := v.askAll(p, !confirmed)
 		if err == nil && confirmed {
@@ -95,9 +90,6 @@ func (v *visit) bulk() error {
 	}
 	return v.show("bulk", page{Title: "Many orders", Data: p})
 }
-
-// filtered reports whether the orders are those of a filter, which the dry run finds.
-func (p *bulkPage) filtered() bool { return !reflect.ValueOf(p.Body.Filter).IsZero() }
 
 // Meaning is what the verb does to the orders.
 func (p *bulkPage) Meaning() string {
@@ -232,29 +224,11 @@ func (v *visit) readBulk() (p *bulkPage, confirmed bool, err error) {
 		}
 		return p, confirmed, nil
 	}
-	filter, given, err := bulkFilter(v.r.URL.Query())
-	if err != nil || !given {
+	if found, more, err := v.searched(v.r.URL.Query()); err != nil || found != nil {
+		p.IDs, p.More = found, more
 		return p, false, err
 	}
-	if of, whole := filterOfBulk(&filter); whole && p.Verb != nil {
-		p.Body.Filter = of
-		return p, false, nil
-	}
-	p.IDs, p.More, err = v.collect(v.r.Context(), filter)
-	return p, false, err
-}
-
-// filterOfBulk is the filter of a list as one for many orders. whole: that has all its conditions.
-func filterOfBulk(list *client.ListOrdersParams) (of client.BulkFilter, whole bool) {
-	rest := *list
-	of = client.BulkFilter{
-		Status: rest.Status, CustomerID: rest.CustomerID, Item: rest.Item, Hold: client.BulkFilterHold(rest.Hold), HoldReason: rest.HoldReason,
-		FailureStep: client.BulkFilterFailureStep(rest.FailureStep), FailureCode: rest.FailureCode, AmountFrom: rest.AmountFrom, AmountTo: rest.AmountTo,
-		CreatedFrom: rest.CreatedFrom, CreatedTo: rest.CreatedTo, Sort: client.BulkFilterSort(rest.Sort),
-	}
-	rest.Status, rest.CustomerID, rest.Item, rest.Hold, rest.HoldReason, rest.FailureStep, rest.FailureCode = nil, "", "", "", "", "", ""
-	rest.AmountFrom, rest.AmountTo, rest.CreatedFrom, rest.CreatedTo, rest.Sort = "", "", time.Time{}, time.Time{}, ""
-	return of, reflect.ValueOf(rest).IsZero()
+	return p, false, nil
 }
 
 // cameFrom is the page of the console that led to a request, as its forms and the browser say.
@@ -432,47 +406,23 @@ func (p *bulkPage) fields() (all []field) {
 var errFilter = newProblem(http.StatusUnprocessableEntity, "The link does not say which orders it is about.",
 	"Its filter is unknown, or it has none.")
 
-// bulkFilter reads the filter of a link, by the parameters of listOrders. given reports whether it selects orders.
-func bulkFilter(q url.Values) (f client.ListOrdersParams, given bool, err error) {
-	texts := map[string]*string{
-		"customerId": &f.CustomerID, "item": &f.Item, "hold": (*string)(&f.Hold), "holdReason": &f.HoldReason,
-		"failureStep": (*string)(&f.FailureStep), "failureCode": &f.FailureCode, "amountFrom": &f.AmountFrom, "amountTo": &f.AmountTo,
-	}
-	times := map[string]*time.Time{"createdFrom": &f.CreatedFrom, "createdTo": &f.CreatedTo}
-	if len(q["q"]) > 0 { // a search of the list, which is a whole filter
-		q = url.Values{"q": q["q"]}
-	}
-	for name := range q {
-		value := q.Get(name)
-		switch {
-		case name == "verb" || name == "id" || name == "ids" || name == "search":
-			continue
-		case name == "sort":
-			f.Sort = client.ListOrdersParamsSort(value)
-			continue
-		case name == "q":
-			found := parseSearch(value, time.Now())
-			if len(q["q"]) > 1 || len(found.notes) > 0 || reflect.ValueOf(found.filter).IsZero() {
-				return f, false, errFilter
-			}
-			f = found.filter
-		case name == "status":
-			for status := range strings.SplitSeq(value, ",") {
-				f.Status = append(f.Status, client.Status(status))
-			}
-		case times[name] != nil:
-			*times[name], err = time.Parse(time.RFC3339, value)
-		case texts[name] != nil:
-			*texts[name] = value
-		default:
-			return f, false, errFilter
+// searched finds the orders of a link with a search, the oldest first.
+func (v *visit) searched(link url.Values) (ids []string, more bool, err error) {
+	if searches := link["q"]; len(searches) > 0 {
+		found := parseSearch(searches[0], time.Now())
+		if len(searches) > 1 || len(found.notes) > 0 || reflect.ValueOf(found.filter).IsZero() {
+			return nil, false, errFilter
 		}
-		if given = true; value == "" || err != nil {
-			return f, false, errFilter
+		ids, more, err = v.collect(v.r.Context(), found.filter)
+		if found.filter.Sort != client.ListOrdersParamsSortOldest {
+			slices.Reverse(ids)
+		}
+		return ids, more, err
+	}
+	for name := range link {
+		if !slices.Contains([]string{"verb", "id", "ids", "search"}, name) {
+			return nil, false, errFilter
 		}
 	}
-	if !given && f.Sort != "" {
-		err = errFilter
-	}
-	return f, given, err
+	return nil, false, nil
 }

@@ -3,7 +3,6 @@ package console
 import (
 	"cmp"
 	"fmt"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -206,52 +205,43 @@ func (r errorRow) At() string {
 	return string(r.Step)
 }
 
-// retriesOf are the retries that may help, one for each code. Orders that are retried go on by themselves.
+// retriesOf are the retries that may help, one for each code, or for each of its steps if a retry does not help at all of
+// them. Orders that are retried go on by themselves.
 func retriesOf(rows []errorRow) (all []errorAction) {
-	done := map[string]bool{}
 	for _, row := range rows {
-		same := func(r errorRow) bool { return r.Hold == row.Hold && r.Code == row.Code }
-		step := ""
-		if slices.ContainsFunc(rows, func(r errorRow) bool { return same(r) && !retryHelps(&r.ErrorGroup) }) {
-			step = string(row.Step)
-		}
-		key := string(row.Hold) + " " + row.Code + step
-		if done[key] || row.Code == "" || row.Hold == client.ErrorGroupHoldRetry || !retryHelps(&row.ErrorGroup) {
+		if row.Code == "" || row.Hold == client.ErrorGroupHoldRetry || !retryHelps(&row.ErrorGroup) {
 			continue
 		}
-		done[key] = true
-		var statuses []string
-		var orders int64
-		more := false
-		for _, r := range rows {
-			if same(r) && (step == "" || step == string(r.Step)) {
-				orders, more = orders+r.Orders, more || r.More
-				statuses = append(statuses, string(r.Status))
-			}
+		same := slices.DeleteFunc(slices.Clone(rows), func(r errorRow) bool { return r.Hold != row.Hold || r.Code != row.Code })
+		step := ""
+		if slices.ContainsFunc(same, func(r errorRow) bool { return !retryHelps(&r.ErrorGroup) }) {
+			same, step = slices.DeleteFunc(same, func(r errorRow) bool { return r.Step != row.Step }), " step:"+string(row.Step)
 		}
-		number := atLeast(orders, more) + plural(orders, " order", " orders")
-		if orders > bulkMost {
-			number = "the newest " + count(bulkMost) + " of " + number
+		if action := retryOf(same, step); !slices.Contains(all, action) {
+			all = append(all, action)
 		}
-		all = append(all, retryOf(&row.ErrorGroup, statuses, step, number))
 	}
 	return all
 }
 
-// retryOf is the retry of the orders with the code of a group, in some statuses, and that failed at a step, unless it is empty.
-func retryOf(g *client.ErrorGroup, statuses []string, step, number string) errorAction {
-	slices.Sort(statuses)
-	filter := url.Values{"status": {strings.Join(slices.Compact(statuses), ",")}}
-	if g.Hold == "" {
-		filter.Set("failureCode", g.Code)
-		if step != "" {
-			filter.Set("failureStep", step)
-		}
-		return errorAction{"Try " + number + " again from the start, with a new charge", bulkURL("retry", filter)}
+// retryOf is the retry of orders with the same code. step is a condition of the search for them, or empty.
+func retryOf(rows []errorRow, step string) errorAction {
+	var of errorGroup
+	var statuses []string
+	for _, r := range rows {
+		of.Orders, of.More, statuses = of.Orders+r.Orders, of.More || r.More, append(statuses, string(r.Status))
 	}
-	filter.Set("hold", string(g.Hold))
-	filter.Set("holdReason", g.Code)
-	return errorAction{"Retry " + number + ": " + strings.ToLower(reasonOf(client.OrderHold(g.Hold), g.Code).Title), bulkURL("retry", filter)}
+	number := atLeast(of.Orders, of.More) + plural(of.Orders, " order", " orders")
+	if of.Orders > bulkMost {
+		number = "the newest " + count(bulkMost) + " of " + number
+	}
+	slices.Sort(statuses)
+	search, hold, code := "status:"+strings.Join(slices.Compact(statuses), ","), rows[0].Hold, rows[0].Code
+	if hold == "" {
+		return errorAction{"Try " + number + " again from the start, with a new charge", bulkURL("retry", search+step+" code:"+quoted(code))}
+	}
+	return errorAction{"Retry " + number + ": " + strings.ToLower(reasonOf(client.OrderHold(hold), code).Title),
+		bulkURL("retry", search+" hold:"+string(hold)+" reason:"+quoted(code))}
 }
 
 func plural(n int64, one, many string) string {

@@ -259,7 +259,7 @@ func TestWaits(t *testing.T) {
 	assert.True(t, declined.Declined() && retriesOf(declined.Rows) == nil && declined.Rows[0].Label() == "List the order", declined)
 	declined.Rows = append(declined.Rows, errorRow{ErrorGroup: client.ErrorGroup{Step: "confirm", Code: "stolen_card", Orders: 2, Status: "failed"}})
 	assert.Equal(t, retriesOf(declined.Rows), []errorAction{{"Try 2 orders again from the start, with a new charge",
-		"/console/bulk?failureCode=stolen_card&failureStep=confirm&status=failed&verb=retry"}})
+		"/console/bulk?q=status%3Afailed+step%3Aconfirm+code%3A%22stolen_card%22&verb=retry"}})
 	assert.True(t, !strings.Contains(render(t, "order", client.Caller{}, &failed), "Starts at"), "an order that has ended starts")
 }
 

@@ -56,22 +56,22 @@ func TestErrors(t *testing.T) {
 	s.plant(t, "attention", "error", "again")
 	s.sql(t, `UPDATE orders SET hold = 'retry', due_at = now() + interval '1 hour' WHERE order_id = 'again'`)
 	eventually(t, "both are shown", func() bool { return strings.Contains(s.get(t, "/console/errors").body, "List the 2 orders") })
-	filter := url.Values{"verb": {"retry"}, "status": {"failed"}, "failureCode": {"out_of_stock"}}
+	retry := "/console/bulk?" + url.Values{"verb": {"retry"}, "q": {`status:failed code:"out_of_stock"`}}.Encode()
 	escaped := strings.NewReplacer("&", "&amp;", "+", "&#43;").Replace
 	const short = "Too little in stock: gone has 0 left, so it would fail again. "
 	s.get(t, "/console/errors").want(t, 200, "fails at charge: <bdi>", "no answer in time to try 7</bdi>", "out_of_stock", `<bdi>&lt;i&gt;second</bdi>`, strings.TrimSpace(short), "!again from the start", `href="`+escaped(ordersOf(`status:failed step:reserve code:"out_of_stock"`))+`"`)
-	s.get(t, "/console/bulk?"+filter.Encode()).want(t, 200, "<li>"+strings.TrimSpace(short), "None of these orders can be retried<", "!is charged", "!Reason", "!policy")
+	s.get(t, retry).want(t, 200, "<li>"+strings.TrimSpace(short), "None of these orders can be retried<", "!is charged", "!Reason", "!policy")
 	s.get(t, "/console/order/retry?id=first").want(t, 200, "<li>"+short+"If it is charged first, that goes back.", "!5.00 USD is charged", "!another card", `class="quiet">Start`)
 	assert.NoError(t, assert.Err(s.api.AdjustInventory(t.Context(), "gone", client.AdjustInventoryBody{Change: 1, Reason: "found", RequestID: "r"})))
-	s.get(t, "/console/errors").want(t, 200, `href="`+escaped("/console/bulk?"+filter.Encode())+`"`, "Try 1 of them again from the start", "gone has 1 left, and the orders before it take them")
-	s.get(t, "/console/bulk?"+filter.Encode()).want(t, 200, "Retry 1 order?", "Left out: 1 order<", "starts with the charge", `aria-label="first"`) // the oldest
+	s.get(t, "/console/errors").want(t, 200, `href="`+escaped(retry)+`"`, "Try 1 of them again from the start", "gone has 1 left, and the orders before it take them")
+	s.get(t, retry).want(t, 200, "Retry 1 order?", "Left out: 1 order<", "starts with the charge", `aria-label="first"`) // the oldest
 	s.get(t, "/console/order/retry?id=first").want(t, 200, "5.00 USD is charged", "!"+short)
 	since := `data-label="Since:"><time datetime=`
 	s.get(t, ordersOf("status:failed sort:oldest")).want(t, 200, since, "oldest first, <a href=\"/console/orders?q=status%3afailed\">newest first</a>",
 		`aria-label="Remove status:failed"`, `href="/console/orders?q=sort%3aoldest"`)
 	s.get(t, "/console/errors", s.token(t, "reader", access.Read)...).want(t, 200, "out_of_stock", "!again from the start")
 	s.sql(t, `SET session_replication_role = replica; UPDATE orders SET failure_step = 'charge', failure_code = 'card_declined'; RESET session_replication_role`)
-	s.get(t, "/console/bulk?verb=retry&status=failed", s.token(t, "operator", access.Read, access.Operate)...).want(t, 200, "Retry 1 order?", "<strong>5.00 USD</strong> is charged only if the card is accepted this time; last time the card was declined.")
+	s.get(t, "/console/bulk?verb=retry&q=status:failed", s.token(t, "operator", access.Read, access.Operate)...).want(t, 200, "Retry 1 order?", "<strong>5.00 USD</strong> is charged only if the card is accepted this time; last time the card was declined.")
 }
 
 func TestAttention(t *testing.T) {
@@ -85,7 +85,7 @@ func TestAttention(t *testing.T) {
 		"!<b>forgotten", "!<i>&", "!>Retry</a>", "!<bdi>big</bdi>")
 	settle, cancel := strings.Index(page.body, ">Record the step&#39;s result<"), strings.Index(page.body, ">Cancel<")
 	assert.True(t, settle >= 0 && settle < cancel, "what to try first does not come first")
-	assert.Equal(t, page.link(t, "Cancel all 2"), "/console/bulk?hold=attention&holdReason=outcome_unknown&sort=oldest&status=charging&verb=cancel")
+	assert.Equal(t, page.link(t, "Cancel all 2"), "/console/bulk?q=hold%3Aattention+sort%3Aoldest+reason%3A%22outcome_unknown%22+status%3Acharging&verb=cancel")
 	assert.Equal(t, page.link(t, "Cancel"), "/console/order/cancel?id=u+%3Ci%3E%26")
 	page = s.get(t, "/console/attention?hold=approval").want(t, 200, "<bdi>big</bdi>", "600", "amount over ", "If nobody decides, it is canceled <time", "UTC</time>).", ">Approve<", ">Reject<")
 	assert.True(t, strings.Index(page.body, ">Approve<") < strings.Index(page.body, ">Reject<"), "reject comes first")
@@ -229,7 +229,7 @@ func TestOrdersPageByPage(t *testing.T) {
 	third := s.get(t, second.link(t, "Next page")).want(t, 200, "Orders 101 to 120", "!Next page")
 	all := append(append(first.found(), second.found()...), third.found()...)
 	assert.True(t, len(all) == 120 && all[0] == "a-pot-119" && all[119] == "a-pot-000", all)
-	many := s.get(t, "/console/bulk?verb=resume&hold=paused").want(t, 200, "Resume 121 orders?", "And 21 others.", ">Show all 121<").fieldsOf()
+	many := s.get(t, "/console/bulk?verb=resume&q=hold:paused").want(t, 200, "Resume 121 orders?", "And 21 others.", ">Show all 121<").fieldsOf()
 	s.post(t, "/console/bulk", many).want(t, 200, "Resume 121 orders?", "And 21 others.")
 	many.Set("every", "yes")
 	s.post(t, "/console/bulk", many).want(t, 200, "Resume 121 orders?", "!others")

@@ -373,19 +373,18 @@ func TestBulkVerbs(t *testing.T) {
 	}
 }
 
-// TestBulkOfAFilter: a link has a filter as the API does, and one that is not understood means no order.
-func TestBulkOfAFilter(t *testing.T) {
+// TestBulkOfASearch: a link has a search as the list does, and one that is not understood means no order.
+func TestBulkOfASearch(t *testing.T) {
 	t.Parallel()
 	s := setup(t)
 	s.wait(t, "a", "b")
 	s.process(t, client.ProcessBody{OrderID: "other", Amount: "700", Item: "chair"})
-	s.get(t, "/console/bulk?verb=approve&hold=approval&item=lamp&customerId=ann&status=pending,charging&amountTo=650&sort=oldest").
+	s.get(t, "/console/bulk?verb=approve&q=hold:approval+item:lamp+customer:ann+status:pending,charging+amount:<=650").
 		want(t, 200, "Approve 2 orders?", `600.00 USD<td data-label="Item:"><bdi>1 × lamp</bdi><td data-label="Customer:"><bdi>`, "!other")
 	s.are(t, "pending", "a", "b", "other")
-	for _, link := range []string{"colour=red", "sort=oldest", "status=", "createdFrom=yesterday", "limit=3"} {
+	for _, link := range []string{"colour=red", "status=failed", "q=item:lamp&q=item:chair", "q=status:none"} {
 		s.get(t, "/console/bulk?verb=cancel&"+link).want(t, 422, "does not say which orders")
 	}
-	s.get(t, "/console/bulk?verb=cancel&status=none").want(t, 422)
 	// All that a list shows, and the chosen ones, are links, too.
 	all := s.get(t, "/console/bulk?id=a&verb=approve&all=item%3Alamp+hold%3Aapproval").want(t, 303).header.Get("Location")
 	s.get(t, all).want(t, 200, "Approve 2 orders?", "<strong>1,200.00 USD</strong> is charged.", "!other")
@@ -396,7 +395,7 @@ func TestBulkOfAFilter(t *testing.T) {
 	for _, search := range []string{"", "colour:red+amount:x", "amount:x"} {
 		s.get(t, "/console/bulk?verb=approve&q="+search).want(t, 422, "does not say which orders")
 	}
-	s.get(t, "/console/bulk?verb=cancel&item=none").want(t, 200, "Many orders")
+	s.get(t, "/console/bulk?verb=cancel&q=item:none").want(t, 200, "Many orders")
 }
 
 // TestBulkOfMany: a thousand ids are the most; long ones need several requests; and a form with more costs no more.

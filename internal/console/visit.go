@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"html/template"
-	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -207,11 +206,9 @@ func customerURL(id string) string { return ordersURL("customer:" + quoted(id)) 
 // quoted is a text in the quotes of a search.
 func quoted(text string) string { return `"` + strings.ReplaceAll(text, `"`, `""`) + `"` }
 
-// bulkURL is the page of a verb for the orders of a filter, in the parameters of the API.
-func bulkURL(verb string, filter url.Values) string {
-	query := url.Values{"verb": {verb}}
-	maps.Copy(query, filter)
-	return address("/console/bulk", query)
+// bulkURL is the page of a verb for the orders of a search.
+func bulkURL(verb, search string) string {
+	return address("/console/bulk", url.Values{"verb": {verb}, "q": {search}})
 }
 
 func ordersURL(search string) string { return address("/console/orders", url.Values{"q": {search}}) }

@@ -31,7 +31,7 @@ var screens = []struct {
 	{"refund", "/console/order/refund?id=done-1", []string{"Amount in USD"}},
 	{"refund preview", "/console/order/refund?id=done-1&amount=1&preview=yes", []string{"1.00 USD goes back to the customer"}},
 	{"bulk", "/console/bulk", []string{"Many orders"}},
-	{"bulk preview", "/console/bulk?verb=retry&status=failed&item=declined", []string{"declined-1"}},
+	{"bulk preview", "/console/bulk?verb=retry&q=status:failed+item:declined", []string{"declined-1"}},
 	{"errors", "/console/errors", []string{"the card was declined", "The provider asks to wait"}},
 	{"webhooks", "/console/webhooks", []string{"the warehouse, which is away"}},
 	{"webhook", "/console/webhook?id={broken}&state=", []string{"order.completed", "Rotate the secret"}},
