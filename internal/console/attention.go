@@ -26,6 +26,7 @@ type attentionPage struct {
 	Next   string  // the URL of the next page
 	ForAll []*verb // verbs for all orders of the group, if it has several
 	Away   string  // why a retry or an approval does not help now; empty: nothing is known
+	One    bool    // one order is to be retried first
 	Again  string  // that a retry may help now; empty: nothing is known
 }
 
@@ -44,15 +45,42 @@ type waitingOrder struct {
 	Made    []client.Call // the last calls, newest first
 	Actions []*verb       // in the order in which to try them
 	Own     bool          // this person submitted it, and may not approve it
+	Kept    string        // why it can't be canceled; empty: it can, or is being undone
 }
 
-// Money says whether the customer has paid, unless that is what is said of all.
-func (p *attentionPage) Money(o waitingOrder) string {
-	money := moneyOf(&o.Order)
-	if all, _, said := strings.Cut(p.Chosen.Risk(), ","); said && strings.HasPrefix(money, all) && o.StopRequested == "" {
+// Money says whether the customer has paid.
+func (o *waitingOrder) Money() string { return moneyOf(&o.Order) }
+
+// Stops says what becomes of an order that was asked to stop, or is being undone; empty: it was not.
+func (o *waitingOrder) Stops() string {
+	asked := map[client.OrderStopRequested]string{"": "It failed", "deadline": "Its deadline has passed", "pause": "It was asked to pause",
+		"cancel": "It was asked to cancel"}[o.StopRequested]
+	left := map[client.Status]string{client.StatusReleasing: "the reservation and the charge are", client.StatusRefunding: "the charge is"}[o.Status]
+	switch {
+	case left != "":
+		asked += ". The goods are " + (&orderPage{Order: &o.Order}).Goods() + ". Only " + left + " left to undo"
+		if slices.Contains(o.AllowedActions, "retry") {
+			asked += ": Retry tries again"
+		}
+		return asked + "."
+	case o.StopRequested == "":
 		return ""
+	case o.StopRequested == client.OrderStopRequestedPause:
+		return asked + ": it pauses as soon as it continues."
 	}
-	return money
+	return asked + ": it is undone as soon as it continues."
+}
+
+// OnItsWay explains a doubt that stays after the provider has said that nothing was done; empty: it did not say so.
+func (o *waitingOrder) OnItsWay() string {
+	unseen := slices.IndexFunc(o.Made, func(c client.Call) bool { return c.Operation == client.CallOperationLookup && answerTo(&c) == notDone })
+	switch {
+	case unseen < 0 || !o.InDoubt:
+		return ""
+	case unseen < len(o.Made)-1:
+		return "The last try came after that answer."
+	}
+	return "The request may still be on its way."
 }
 
 const (
@@ -73,8 +101,10 @@ func (v *visit) attention() error {
 		}
 		if p.Chosen.first() == "retry" {
 			p.Away, p.Again = away(overview, p.Orders)
+			p.One = strings.Contains(p.Away, oneFirst)
 		} else if p.Chosen.Hold() == fsm.HoldApproval {
-			p.Away = strings.Join(failingAt(overview, "approve", []client.BulkResult{{Status: client.StatusPending}}), " ")
+			approve := verbByName(verbs, "approve")
+			p.Away = strings.Join(failingAt(overview, approve, needing(approve, []client.BulkResult{{Status: client.StatusPending}})), " ")
 		}
 	}
 	return v.show("attention", page{Title: "Needs a person", Data: p})
@@ -100,7 +130,7 @@ func chosen(groups []waitingGroup, hold, key string, state fsm.State) *waitingGr
 	return &waitingGroup{reason: why}
 }
 
-// away names a provider that an order needs, and that has failed and not worked since, or one that works again.
+// away says which providers that orders need do not answer, or that one works again.
 func away(overview *client.Overview, orders []waitingOrder) (away, again string) {
 	needed := func(step, route string) bool {
 		return slices.ContainsFunc(orders, func(o waitingOrder) bool {
@@ -108,14 +138,8 @@ func away(overview *client.Overview, orders []waitingOrder) (away, again string)
 			return (held || o.Status == client.StatusCompleted && step == "charge") && (route == "" || route == o.Route)
 		})
 	}
-	for _, s := range overview.ProviderSteps {
-		if !s.FailingSince.IsZero() && needed(string(s.Step), s.Route) {
-			host := fmt.Sprintf("%s has failed at %s since %s UTC", cmp.Or(s.Host, "The provider"), s.Step, s.FailingSince.UTC().Format("15:04"))
-			if s.Breaker == client.ProviderStepBreakerOpen {
-				return host + ". Wait until it works: then a retry can succeed.", ""
-			}
-			return host + ", and the next call tries whether it works again. Retry one order first: if it goes on, retry the others.", ""
-		}
+	if failing := failingAt(overview, verbByName(verbs, "retry"), needed); failing != nil {
+		return strings.Join(failing, " "), ""
 	}
 	for _, ended := range overview.Outages {
 		if slices.ContainsFunc(orders, func(o waitingOrder) bool { return o.failedSince(ended.Until) }) {
@@ -141,6 +165,11 @@ func (o *waitingOrder) failedSince(then time.Time) bool {
 // Primary reports whether the runbook recommends a verb now.
 func (p *attentionPage) Primary(verb string) bool {
 	return verb == p.Chosen.first() && (verb != "retry" && verb != "approve" || p.Away == "")
+}
+
+// PrimaryAt reports the same of an order on the page.
+func (p *attentionPage) PrimaryAt(i int, verb string) bool {
+	return p.Primary(verb) || p.One && i == 0 && verb == "retry"
 }
 
 // waitingGroups are the incidents that need a person, the most urgent first. The order is fixed, so that the page does
@@ -231,6 +260,9 @@ func (v *visit) withCalls(list []client.Order, why reason) ([]waitingOrder, erro
 		one := &all[i]
 		one.Order, one.Actions = list[i], why.ranked(v.actions(&list[i]))
 		one.Own = one.SubmittedBy == v.me.Name && strings.HasPrefix(one.HoldReason, fsm.AnotherApprover)
+		if !beingUndone(&one.Order) {
+			one.Kept = v.noCancel(&one.Order)
+		}
 		if one.Calls == 0 {
 			continue
 		}
@@ -248,8 +280,11 @@ func (v *visit) withCalls(list []client.Order, why reason) ([]waitingOrder, erro
 
 // AllLabel names a verb for all orders of the group, as far as one request can have them.
 func (p *attentionPage) AllLabel(a *verb) string {
+	can := slices.DeleteFunc(slices.Clone(p.Orders), func(o waitingOrder) bool { return verbByName(o.Actions, a.Name) == nil })
 	switch g := p.Chosen; {
-	case slices.ContainsFunc(p.Orders, func(o waitingOrder) bool { return verbByName(o.Actions, a.Name) == nil }):
+	case len(can) < len(p.Orders) && p.Next == "" && p.First == 1:
+		return fmt.Sprintf("%s %d of %d", a.Many.Label, len(can), len(p.Orders))
+	case len(can) < len(p.Orders):
 		return a.Many.Label + " all that can be " + a.Many.Done
 	case g.Count > bulkMost:
 		return a.Many.Label + " the oldest " + count(bulkMost)

@@ -145,12 +145,6 @@ var requestStates = []requestTile{
 	{Name: "held", Words: "held again, need a person", one: "held again, needs a person"}, {Name: "failed", Words: "failed"},
 }
 
-// moneyMeant is what the end of a request means for the money, by its verb and state.
-var moneyMeant = map[string]string{
-	"refund done": ": it went back", "refund failed": ": nothing went back", "cancel done": ": nothing stays charged", "reject done": ": nothing was charged",
-	"approve failed": ": nothing stays charged", "retry failed": ": nothing stays charged", "resume failed": ": nothing stays charged",
-}
-
 // totalsOf tells how far a request is.
 func totalsOf(found *client.RequestPage) string { return fmt.Sprint(found.Totals) }
 
@@ -178,8 +172,8 @@ func (v *visit) showRequest() error {
 		if tile.Orders == 1 {
 			tile.Words = cmp.Or(tile.one, tile.Words)
 		}
-		if p.Verb != nil {
-			tile.Words += moneyMeant[p.Verb.Name+" "+tile.Name]
+		if p.Verb != nil && p.Verb.Many != nil {
+			tile.Words += p.Verb.Many.means[tile.Name]
 		}
 		if p.Orders += tile.Orders; tile.Orders > 0 {
 			p.States = append(p.States, tile)

@@ -52,12 +52,13 @@ func (v *visit) errorGroups() error {
 	if err != nil {
 		return err
 	}
+	retry := verbByName(verbs, "retry")
 	for i := range groups {
 		if v.may("retryOrder") {
 			groups[i].Actions = retriesOf(groups[i].Rows)
 		}
 		if len(groups[i].Actions) > 0 {
-			groups[i].Away = failingAt(overview, "retry", groups[i].statuses())
+			groups[i].Away = failingAt(overview, retry, needing(retry, groups[i].statuses()))
 		}
 		if len(groups[i].Actions) > 0 && groups[i].key == "code "+outOfStock {
 			if err := v.lookAtStock(&groups[i]); err != nil {

@@ -251,9 +251,9 @@ func TestWaits(t *testing.T) {
 	assert.Equal(t, failed.Paid(), "The customer pays nothing: nothing was charged this time. Before it was started again, 8 USD was charged, and went back.")
 	assert.Contains(t, render(t, "order", client.Caller{}, &failed), `<bdi>ch_461</bdi></a>, undone by <a class="reference" href="/console/orders?q=%22rf_468%22">`)
 	again := ofOrder{visit: &visit{}, verb: verbByName(verbs, "retry"), order: failed.Order}
-	assert.Contains(t, strings.Join(again.retried(""), " "), "Last time the charge was refused (the card was declined: Your card was declined).")
+	assert.Contains(t, strings.Join(again.retried(nil), " "), "Last time the charge was refused (the card was declined: Your card was declined).")
 	failed.Failure.Code = "out_of_stock"
-	assert.Contains(t, strings.Join(again.retried(""), " "), "Last time nothing was charged (out of stock: ")
+	assert.Contains(t, strings.Join(again.retried(nil), " "), "Last time nothing was charged (out of stock: ")
 	assert.Equal(t, changesOf(&client.Order{}, &client.Order{Refunded: "1145.29"}), []change{{"Refunded", "–", "1,145.29"}})
 	declined := errorGroup{Rows: []errorRow{{ErrorGroup: client.ErrorGroup{Step: "charge", Code: "stolen_card", Orders: 1}}}}
 	assert.True(t, declined.Declined() && retriesOf(declined.Rows) == nil && declined.Rows[0].Label() == "List the order", declined)
@@ -413,8 +413,20 @@ func TestDoubtIsTold(t *testing.T) {
 	assert.Equal(t, closed.Title+", "+open.Title+", "+groupOf(found, &group).Title, "eu.example, eu.example, Retries are used up")
 	assert.Equal(t, open.key, closed.key, "the group, whatever the breaker does")
 	found.ProviderSteps[0].FailingSince = time.Date(2026, 11, 27, 3, 9, 0, 0, time.UTC)
-	assert.Equal(t, failingAt(found, "approve", []client.BulkResult{{Status: "pending"}}), []string{"The provider of charge has been failing since 03:09 UTC: approved orders wait to be charged."})
-	assert.Contains(t, failingAt(found, "refund", []client.BulkResult{{Status: "completed"}})[0], "UTC: a refund may not succeed at once; Pawl then tries again by itself.")
+	failing := func(verb string, status client.Status) string {
+		a := verbByName(verbs, verb)
+		return strings.Join(failingAt(found, a, needing(a, []client.BulkResult{{Status: status}})), "")
+	}
+	assert.Equal(t, failing("approve", "pending"), "eu.example has failed at charge since 03:09 UTC, and the next call tries whether it works again. If not, approved orders wait to be charged.")
+	recorded := client.Order{Status: "refunding", Hold: "attention", HoldReason: "undo_refused: step_result"}
+	assert.Contains(t, verbByName(verbs, "step-result").doneTo(&recorded), "Recorded as refused. It still needs a person")
+	recorded.HoldReason = "undo_refused: out_of_stock"
+	assert.Equal(t, verbByName(verbs, "step-result").doneTo(&recorded), "Recorded as not done. The undo was tried again, and refused again: out of stock.")
+	held := []waitingOrder{{Order: client.Order{Status: "charging", Hold: "attention", Route: "eu"}}}
+	away, _ := away(found, held)
+	assert.Equal(t, failing("retry", "charging"), away, "the advice on all screens")
+	found.ProviderSteps[0].Breaker = "open"
+	assert.Contains(t, failing("refund", "completed"), "UTC: a refund may not succeed at once; Pawl then tries again by itself.")
 	refunded := client.Order{Currency: "USD", Refunds: []client.Refund{{State: "done", Amount: "5", Reason: "late", FinishedAt: found.ProviderSteps[0].FailingSince}, {State: "failed", Amount: "7"}}}
 	text := render(t, "orders", client.Caller{}, &ordersPage{OfRefunds: true, Orders: []client.Order{refunded}})
 	assert.Contains(t, text, `<th scope="col">Refunded<`, `data-label="Refunded:"><div><time datetime="2026-11-27T03:09:00Z"`, "<div><bdi>late</bdi></div>", "<div>5 USD</div>")

@@ -99,56 +99,9 @@ func parsed(amount string) decimal.Decimal {
 	return d
 }
 
-// outcomes says what will be so after a verb, in sentences. outcome is the answer to step-result. short: see soldOut.
-func (q *ofOrder) outcomes(would *client.Order, outcome, short string) []string {
-	all := func(sentences ...string) []string { return sentences }
-	switch q.verb.Name {
-	case "cancel":
-		return all("The order ends canceled.", q.money(q.order.Amount)+" "+q.verb.moneyAfter(q.order)+".", q.goodsBack())
-	case "reject":
-		return all("The order ends canceled.", "Nothing was charged, and nothing will be.")
-	case "approve":
-		return all(q.money(q.order.Amount) + " is charged, and " + goodsOf(q.order) + " reserved, if both succeed.")
-	case "pause":
-		return all("After the step under way, no money and no goods move until a person resumes the order.")
-	case "resume":
-		return all("The order continues at the step " + q.step() + ".")
-	case "retry":
-		return q.retried(short)
-	case "refund", "capture", "void":
-		return q.operated(would)
-	}
-	return q.settled(would, outcome)
-}
-
-// moneyAfter says what becomes of the money of an order, after its amount; empty: it stays as it is.
-func (a *verb) moneyAfter(o *client.Order) string {
-	charged, undoing := o.Steps.Charge.Completed, fsm.State(o.Status).Undoing()
-	goesOn := !undoing && a.Name != "cancel" && a.Name != "reject"
-	switch {
-	case a.Name == "pause", a.Name == "retry" && o.Status == client.StatusCompleted:
-		return ""
-	case a.Name == "refund":
-		return "goes back"
-	case goesOn && charged:
-		return "is charged already, and not again"
-	case goesOn && declined(o.Failure.Step, o.Failure.Code):
-		return "is charged only if the card is accepted this time; last time " + codeInWords(o.Failure.Code)
-	case goesOn:
-		return "is charged"
-	case charged && o.Authorized != "":
-		return "was authorized, and is given up"
-	case charged:
-		return "goes back to the customer"
-	case undoing, o.InDoubt && o.Status == client.StatusCharging:
-		return "goes back to the customer if it was charged"
-	}
-	return "was never charged"
-}
-
 // Money is what becomes of the money of an order that a dry run has allowed the verb for.
 func (p *bulkPage) Money(r client.BulkResult) string {
-	return p.Verb.moneyAfter(&client.Order{Status: r.Status, InDoubt: r.InDoubt, Authorized: r.Authorized, Failure: r.Failure, Steps: client.Steps{Charge: r.Charge}})
+	return p.Verb.Many.money(&client.Order{Status: r.Status, InDoubt: r.InDoubt, Authorized: r.Authorized, Failure: r.Failure, Steps: client.Steps{Charge: r.Charge}})
 }
 
 // What is what was ordered.
@@ -176,54 +129,51 @@ func (p *bulkPage) Sums() (all []sum) {
 }
 
 // Becomes says what will be so with an order that a dry run has allowed the verb for. Its status is the one it has now.
-func (p *bulkPage) Becomes(r client.BulkResult) template.HTML {
-	step := string(fsm.State(r.Status).Step())
-	undoing := r.Status == client.StatusReleasing || r.Status == client.StatusRefunding
-	switch name := p.Verb.Name; {
-	case name == "reject", name == "cancel":
-		return badge(client.StatusCanceled)
-	case name == "approve", name == "retry" && r.Status == client.StatusPending:
-		return "starts with the charge"
-	case name == "retry" && r.Status == client.StatusCompleted:
-		return "open refund is tried again"
-	case name == "retry" && undoing:
-		return template.HTML("undo of the " + step + " is tried again")
-	case name == "retry":
-		return template.HTML(cmp.Or(step, "charge") + " is tried again")
-	case name == "resume":
-		return template.HTML("continues at the " + cmp.Or(step, "charge"))
-	case name == "pause":
-		return "paused"
-	}
-	return badge(r.Status)
-}
+func (p *bulkPage) Becomes(r client.BulkResult) template.HTML { return p.Verb.Many.becomes(r.Status) }
 
 // failing says which providers that orders need for a verb do not answer, if the person may know.
 func (v *visit) failing(verb *verb, orders []client.BulkResult) []string {
-	if slices.Contains([]string{"pause", "reject", "step-result"}, verb.Name) || !v.may("getOverview") {
+	if verb.waits == "" || !v.may("getOverview") {
 		return nil
 	}
 	found, err := v.api.GetOverview(v.r.Context())
 	if err != nil {
 		return nil // the request is possible without
 	}
-	return failingAt(found, verb.Name, orders)
+	return failingAt(found, verb, needing(verb, orders))
 }
 
-func failingAt(found *client.Overview, verb string, orders []client.BulkResult) (all []string) {
+// needing tells which providers orders need for a verb.
+func needing(verb *verb, orders []client.BulkResult) func(step, route string) bool {
+	return func(step, _ string) bool {
+		return slices.ContainsFunc(orders, func(r client.BulkResult) bool {
+			done := verb.Name != "cancel" || r.InDoubt || r.Charge.Completed // what is to be undone
+			return done && cmp.Or(string(fsm.State(r.Status).Step()), "charge") == step
+		})
+	}
+}
+
+// oneFirst is the advice while nothing is known of a provider that has failed, because it is not called.
+const oneFirst = "Retry one order first: if it goes on, retry the others"
+
+// failingAt says which of the needed providers have failed and not worked since, and what that means for a verb.
+func failingAt(found *client.Overview, verb *verb, needed func(step, route string) bool) (all []string) {
 	for _, s := range found.ProviderSteps {
-		needs := func(r client.BulkResult) bool {
-			if verb == "cancel" && !r.InDoubt && !r.Charge.Completed {
-				return false // nothing was done that is to be undone
-			}
-			return cmp.Or(string(fsm.State(r.Status).Step()), "charge") == string(s.Step)
+		if s.FailingSince.IsZero() || !needed(string(s.Step), s.Route) {
+			continue
 		}
-		if !s.FailingSince.IsZero() && slices.ContainsFunc(orders, needs) {
-			then := map[string]string{"cancel": "canceled orders wait until what was done can be undone", "approve": "approved orders wait to be charged",
-				"resume": "resumed orders wait until it works", "retry": "wait until it works; then a retry can succeed"}[verb]
-			all = append(all, fmt.Sprintf("The provider of %s has been failing since %s UTC: %s.",
-				s.Step, s.FailingSince.UTC().Format("15:04"), cmp.Or(then, "a "+verb+" may not succeed at once; Pawl then tries again by itself")))
+		var then string
+		switch open := s.Breaker == client.ProviderStepBreakerOpen; {
+		case open && verb.Name == "retry":
+			then = ". Wait until it works: then a retry can succeed."
+		case open:
+			then = ": " + verb.waits + "."
+		case verb.Name == "retry":
+			then = ", and the next call tries whether it works again. " + oneFirst + "."
+		default:
+			then = ", and the next call tries whether it works again. If not, " + verb.waits + "."
 		}
+		all = append(all, fmt.Sprintf("%s has failed at %s since %s UTC", cmp.Or(s.Host, "The provider"), s.Step, s.FailingSince.UTC().Format("15:04"))+then)
 	}
 	slices.Sort(all)
 	return slices.Compact(all) // policies share a provider
@@ -278,9 +228,10 @@ func (q *ofOrder) soldOut() string {
 	return capital(soldOut(&out.Results[0])) + ". "
 }
 
-func (q *ofOrder) retried(short string) []string {
+func (q *ofOrder) retried(*client.Order) []string {
 	if q.order.Status == client.StatusCompleted {
-		return []string{"What is not done yet of its refunds, captures and voids is tried again now, with the same keys, so nothing is done twice."}
+		return []string{"What is not done yet of its refunds, captures and voids is tried again now, with the same keys, so nothing is done twice.",
+			"If it fails again, the wait until the next try begins anew, and may be longer."}
 	}
 	money, goods := q.money(q.order.Amount), goodsOf(q.order)
 	if q.startsAgain() {
@@ -290,8 +241,8 @@ func (q *ofOrder) retried(short string) []string {
 		}
 		why := visible(strings.TrimSuffix(codeInWords(q.order.Failure.Code)+": "+q.order.Failure.Detail, ": "))
 		why = strings.TrimRight(why, ".")
-		if short != "" {
-			return []string{short + "If it is charged first, that goes back.", "Ask the customer to wait until it is in stock, or to order something else."}
+		if q.short != "" {
+			return []string{q.short + "If it is charged first, that goes back.", "Ask the customer to wait until it is in stock, or to order something else."}
 		}
 		last := fmt.Sprintf("Last time it failed at %s (%s), and nothing was kept of a charge.", theStep[client.Status(fsm.DoneIn(fsm.Step(q.order.Failure.Step)))], why)
 		switch {
@@ -310,8 +261,8 @@ func (q *ofOrder) retried(short string) []string {
 		client.StatusReleasing:  "The undo of the reservation" + again + " Then the order ends.", client.StatusRefunding: "The undo of the charge" + again + " Then the order ends.",
 	}[q.order.Status]
 	all := []string{cmp.Or(said, "The charge of "+money+again+" It is made to the same card or payment method.")}
-	if short != "" {
-		all = append(all, short+"Then "+money+" goes back, if it was charged.")
+	if q.short != "" {
+		all = append(all, q.short+"Then "+money+" goes back, if it was charged.")
 	}
 	if q.order.InDoubt {
 		all = append(all, "An earlier try may have succeeded. The provider gets the same key, so it is not done twice.")
@@ -366,7 +317,8 @@ func (q *ofOrder) operated(would *client.Order) (all []string) {
 }
 
 // settled says what a recorded result means.
-func (q *ofOrder) settled(would *client.Order, outcome string) []string {
+func (q *ofOrder) settled(would *client.Order) []string {
+	outcome := q.form.Get("outcome")
 	o, state, subject, next := q.order, fsm.State(q.order.Status), q.subject(), fsm.State("")
 	means := fmt.Sprintf("From now on, %s counts as %s. Nothing is sent to the provider for it.", subject, outcome)
 	if outcome == "not_done" {

@@ -97,7 +97,7 @@ func TestAttention(t *testing.T) {
 	eventually(t, "all reasons are shown", func() bool { return strings.Contains(s.get(t, "/console/attention").body, "(23505)") })
 	s.get(t, "/console/attention").want(t, 200, "<strong>12</strong> Retries are used up", "The outcome is unknown", "(23505)",
 		"Waits for approval", "<bdi>r00</bdi>", ">Retry all 12<", `class="button primary" href="/console/order/retry?id=r00"`)
-	s.get(t, "/console/attention?hold=attention&reason=retries_exhausted").want(t, 200, "No success in 10 min: the provider did not answer in time.", "<strong>The customer may have been charged, and", "!charged 5 USD", "no answer in time to try 7",
+	s.get(t, "/console/attention?hold=attention&reason=retries_exhausted").want(t, 200, "No success in 10 min: the provider did not answer in time.", "<strong>The customer may have been charged, and", "<p><strong>The customer may have been charged 5 USD, but not twice", "no answer in time to try 7",
 		"no answer in time to try 6", "!no answer in time to try 5", "ch_7", ">All 7 calls<", ">in doubt<", "Don't: tell the customer", `href="/console/runbook#retries_exhausted"`)
 	s.sql(t, `SET session_replication_role = replica; UPDATE orders SET status = 'confirming' WHERE order_id = 'r00'; RESET session_replication_role`)
 	eventually(t, "it is told apart", func() bool {

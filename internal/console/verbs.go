@@ -20,13 +20,17 @@ import (
 // verb is a change of orders that a person can request.
 type verb struct {
 	Name, Label string
-	operation   string // of the API
-	button      string // the button that confirms it; empty: Label
-	Meaning     string // what it does, in a sentence
-	done        string // that it was requested, in a sentence
-	Danger      bool   // it can't be undone
-	needsReason bool
-	Many        *ofMany // nil: only for one order at a time
+	operation   string                                 // of the API
+	button      string                                 // the button that confirms it; empty: Label
+	Meaning     string                                 // what it does, in a sentence
+	done        string                                 // that it was requested, in a sentence
+	then        map[string]string                      // what has become of that, by the state of the order or the reason of its hold
+	Danger      bool                                   // it can't be undone
+	needsReason bool                                   // the API does
+	waits       string                                 // what happens while the provider that it needs does not answer; empty: it needs none
+	questions   func(*ofOrder) []field                 // nil: it has none
+	afterwards  func(*ofOrder, *client.Order) []string // what will be so, in money and goods, of the order as a dry run returns it
+	Many        *ofMany                                // nil: only for one order at a time
 }
 
 // ofMany is what differs for many orders at once.
@@ -34,93 +38,184 @@ type ofMany struct {
 	Label   string // before "3 orders", and before "all"
 	Done    string // after "3 orders", and after "none can be"
 	Meaning string
+	money   func(*client.Order) string        // what becomes of the money, after its amount; empty: it stays as it is
+	becomes func(client.Status) template.HTML // what will be so with an order in the status
+	means   map[string]string                 // what its end means for the money, by the state of a request
 }
+
+var (
+	stays   = func(*client.Order) string { return "" }
+	nothing = ": nothing stays charged"
+)
 
 // verbs are all verbs, in the order of their buttons.
 var verbs = []*verb{
 	{
 		Name: "approve", Label: "Approve", operation: "approveOrder",
-		Meaning: "The order starts.", done: "The order is approved.",
-		Many: &ofMany{"Approve", "approved", "Orders that wait for approval start."},
+		Meaning: "The order starts.", done: "The order is approved.", waits: "approved orders wait to be charged",
+		afterwards: func(q *ofOrder, _ *client.Order) []string {
+			return []string{q.money(q.order.Amount) + " is charged, and " + goodsOf(q.order) + " reserved, if both succeed."}
+		},
+		Many: &ofMany{"Approve", "approved", "Orders that wait for approval start.", goesOn, always("starts with the charge"),
+			map[string]string{"failed": nothing}},
 	},
 	{
 		Name: "reject", Label: "Reject", operation: "rejectOrder", Danger: true, needsReason: true,
 		Meaning: "The order is canceled. Nothing was charged.", done: "The order is rejected.",
-		Many: &ofMany{"Reject", "rejected", "Orders that wait for approval are canceled."},
+		afterwards: func(*ofOrder, *client.Order) []string {
+			return []string{"The order ends canceled.", "Nothing was charged, and nothing will be."}
+		},
+		Many: &ofMany{"Reject", "rejected", "Orders that wait for approval are canceled.", goesBack, always(badge(client.StatusCanceled)),
+			map[string]string{"done": ": nothing was charged"}},
 	},
 	{
 		Name: "retry", Label: "Retry", operation: "retryOrder",
 		Meaning: "An order on hold retries its step at once, with all its retries left. A failed one starts again, with new keys. Of a completed one, an open refund is tried at once.",
 		done:    "It is tried again.",
-		Many: &ofMany{"Retry", "retried",
-			"Orders on hold retry their step at once. Failed ones start again."},
+		then: map[string]string{
+			"failed":    "The order was retried, and has failed again.",
+			"due":       "It is tried at once. What is not done yet is below, with its next try.",
+			"waiting":   "It was tried again, and is not done yet: the next try is below.",
+			"completed": "It was retried. The order is completed, and nothing of it is open.",
+		},
+		waits: "it may not succeed", afterwards: (*ofOrder).retried,
+		Many: &ofMany{"Retry", "retried", "Orders on hold retry their step at once. Failed ones start again.", goesOn, triedAgain,
+			map[string]string{"failed": nothing}},
 	},
 	{
 		Name: "resume", Label: "Resume", operation: "resumeOrder",
 		Meaning: "The order continues where it was, and waits again for what it waited for.", done: "The order continues.",
-		Many: &ofMany{"Resume", "resumed", "Paused orders continue where they were."},
+		waits: "resumed orders wait until it works",
+		afterwards: func(q *ofOrder, _ *client.Order) []string {
+			return []string{"The order continues at the step " + q.step() + "."}
+		},
+		Many: &ofMany{"Resume", "resumed", "Paused orders continue where they were.", goesOn, continues, map[string]string{"failed": nothing}},
 	},
 	{
 		Name: "pause", Label: "Pause", operation: "pauseOrder",
 		Meaning: "The step under way is finished. Then the order waits until it is resumed. Its deadlines do not wait.",
 		done:    "The order will pause.",
-		Many: &ofMany{"Pause", "paused",
-			"The step under way is finished. Then the orders wait until they are resumed."},
+		afterwards: func(*ofOrder, *client.Order) []string {
+			return []string{"After the step under way, no money and no goods move until a person resumes the order."}
+		},
+		Many: &ofMany{"Pause", "paused", "The step under way is finished. Then the orders wait until they are resumed.", stays, always("paused"), nil},
 	},
 	{
 		Name: "cancel", Label: "Cancel", operation: "cancelOrder", Danger: true, needsReason: true,
 		button:  "Cancel the order", // "Cancel" alone could mean the way back
 		Meaning: "Everything that was done, or may have been, is undone. Then the order is canceled.",
-		done:    "The order is being canceled.",
-		Many:    &ofMany{"Cancel", "canceled", "The orders stop, and everything that was done is undone."},
+		done:    "The order is being canceled.", then: map[string]string{"canceled": "The order is canceled."},
+		waits: "canceled orders wait until what was done can be undone",
+		afterwards: func(q *ofOrder, _ *client.Order) []string {
+			return []string{"The order ends canceled.", q.money(q.order.Amount) + " " + goesBack(q.order) + ".", q.goodsBack()}
+		},
+		Many: &ofMany{"Cancel", "canceled", "The orders stop, and everything that was done is undone.", goesBack, always(badge(client.StatusCanceled)),
+			map[string]string{"done": nothing}},
 	},
 	{
-		Name: "capture", Label: "Capture", operation: "captureOrder",
+		Name: "capture", Label: "Capture", operation: "captureOrder", questions: (*ofOrder).captureFields, afterwards: (*ofOrder).operated,
 		Meaning: "A part of what was authorized is taken. The order stays completed.", done: "The capture is requested.",
+		waits: "a capture" + laterByItself,
 	},
 	{
-		Name: "void", Label: "Void", operation: "voidOrder", Danger: true,
+		Name: "void", Label: "Void", operation: "voidOrder", Danger: true, afterwards: (*ofOrder).operated,
 		Meaning: "What is not captured is given up. It can't be captured later.", done: "The void is requested.",
+		waits: "a void" + laterByItself,
 	},
 	{
 		Name: "refund", Label: "Refund", operation: "refundOrder", Danger: true, needsReason: true,
+		questions: (*ofOrder).refundFields, afterwards: (*ofOrder).operated,
 		Meaning: "Money goes back to the customer. The order stays completed.", done: "The refund is requested.",
-		Many: &ofMany{"Refund", "refunded", "All that is left of each charge goes back to its customer. The orders stay completed."},
+		waits: "a refund" + laterByItself,
+		Many: &ofMany{"Refund", "refunded", "All that is left of each charge goes back to its customer. The orders stay completed.",
+			func(*client.Order) string { return "goes back" }, always(badge(client.StatusCompleted)),
+			map[string]string{"done": ": it went back", "failed": ": nothing went back"}},
 	},
 	{
 		Name: "step-result", Label: "Record the step's result", operation: "settleStepOfOrder", needsReason: true,
+		questions: (*ofOrder).resultFields, afterwards: (*ofOrder).settled,
 		Meaning: "Look at the provider first. The order continues as if the provider had answered this: " +
 			"if you record a charge or an undo that never happened, it will never be made.",
 		done: "The step's result is recorded.",
+		then: map[string]string{
+			"undo_refused: step_result": "Recorded as refused. It still needs a person: undo it by hand at the provider, then record *It happened*.",
+			"undo_refused":              "Recorded as not done. The undo was tried again, and refused again",
+			"attention":                 "The step's result is recorded. The order needs a person again.",
+		},
 	},
+}
+
+const laterByItself = " may not succeed at once; Pawl then tries again by itself"
+
+// always is what becomes of orders in any status.
+func always(text template.HTML) func(client.Status) template.HTML {
+	return func(client.Status) template.HTML { return text }
+}
+
+func stepOf(status client.Status) template.HTML {
+	return template.HTML(cmp.Or(fsm.State(status).Step(), fsm.Charge))
+}
+
+func continues(status client.Status) template.HTML { return "continues at the " + stepOf(status) }
+
+func triedAgain(status client.Status) template.HTML {
+	undo := map[bool]template.HTML{true: "undo of the "}[fsm.State(status).Undoing()]
+	return cmp.Or(map[client.Status]template.HTML{client.StatusPending: "starts with the charge", client.StatusCompleted: "open refund is tried again"}[status],
+		undo+stepOf(status)+" is tried again")
+}
+
+// goesOn says what becomes of the money of an order that continues.
+func goesOn(o *client.Order) string {
+	switch {
+	case o.Status == client.StatusCompleted:
+		return ""
+	case fsm.State(o.Status).Undoing():
+		return goesBack(o)
+	case o.Steps.Charge.Completed:
+		return "is charged already, and not again"
+	case declined(o.Failure.Step, o.Failure.Code):
+		return "is charged only if the card is accepted this time; last time " + codeInWords(o.Failure.Code)
+	}
+	return "is charged"
+}
+
+// goesBack says what becomes of the money of an order that is undone.
+func goesBack(o *client.Order) string {
+	switch {
+	case o.Steps.Charge.Completed && o.Authorized != "":
+		return "was authorized, and is given up"
+	case o.Steps.Charge.Completed:
+		return "goes back to the customer"
+	case fsm.State(o.Status).Undoing(), o.InDoubt && o.Status == client.StatusCharging:
+		return "goes back to the customer if it was charged"
+	}
+	return "was never charged"
 }
 
 // doneTo says that it was requested, or what has become of that since.
 func (a *verb) doneTo(o *client.Order) string {
 	last := a.last(o)
 	switch {
-	case a.Name == "cancel" && o.Status == client.StatusCanceled:
-		return "The order is canceled."
-	case a.Name == "retry" && a.failed(o):
-		return "The order was retried, and has failed again."
-	case a.Name == "retry" && o.Status == client.StatusCompleted && slices.ContainsFunc(operationsOf(o), operation.Waits):
-		if slices.ContainsFunc(operationsOf(o), func(o operation) bool { return o.Waits() && !o.NextAt.After(time.Now()) }) {
-			return "It is tried at once. What is not done yet is below, with its next try."
-		}
-		return "It was tried again, and is not done yet: the next try is below."
-	case a.Name == "step-result" && o.Hold == client.OrderHoldAttention:
-		return "The step's result is recorded. The order needs a person again."
-	case a.Name == "retry" && o.Status == client.StatusCompleted:
-		return "It was retried. The order is completed, and nothing of it is open."
 	case last.State == client.CaptureStateDone && last.Code == "authorization_expired":
 		return "Nothing is left to capture: the authorization had ended."
 	case last.State == client.CaptureStateDone:
 		return "The " + a.Name + " is done."
-	case a.failed(o):
+	case last.State == client.CaptureStateFailed:
 		return strings.TrimSpace("The "+a.Name+" has failed: "+last.Code+" "+last.Detail) +
 			". Look at the provider; then you can request another."
 	}
-	return a.done
+	state, open := string(o.Status), slices.DeleteFunc(operationsOf(o), func(o operation) bool { return !o.Waits() })
+	if len(open) > 0 {
+		state = "waiting"
+		if slices.ContainsFunc(open, func(o operation) bool { return !o.NextAt.After(time.Now()) }) {
+			state = "due"
+		}
+	}
+	reason, code, _ := strings.Cut(o.HoldReason, ": ")
+	if again := a.then[reason]; again != "" && a.then[o.HoldReason] == "" {
+		return strings.TrimSuffix(again+": "+visible(codeInWords(code)), ": ") + "."
+	}
+	return cmp.Or(a.then[o.HoldReason], a.then[state], a.then[string(o.Hold)], a.done)
 }
 
 // last is the newest operation of this kind.
@@ -205,6 +300,7 @@ type ofOrder struct {
 	verb    *verb
 	order   *client.Order
 	tracked map[string]bool // the items of the order whose stock is here; only for a refund
+	short   string          // see soldOut; only for a retry
 }
 
 // doVerb serves the pages of a verb for an order.
@@ -268,12 +364,11 @@ func (q *ofOrder) task() *task {
 		if err != nil {
 			return nil, nil, err
 		}
-		short := ""
 		if q.verb.Name == "retry" {
-			short = q.soldOut()
+			q.short = q.soldOut()
 		}
-		t.Outcomes = q.outcomes(would, form.Get("outcome"), short)
-		if short != "" && q.startsAgain() {
+		t.Outcomes = q.verb.afterwards(q, would)
+		if q.short != "" && q.startsAgain() {
 			t.Quiet, t.fields = true, t.fields[1:] // another card does not help
 		}
 		if last := q.verb.last(would); last.Amount != "" {
@@ -294,10 +389,11 @@ func (q *ofOrder) task() *task {
 	if slices.Contains(q.me.Roles, "delegate") {
 		t.fields = append(t.fields, field{Name: "onBehalfOf", Label: "On behalf of", Help: "It is kept beside your own name."})
 	}
-	if q.verb.Name == "retry" && q.order.Status == client.StatusCompleted {
-		t.Notes, t.Button = t.Notes[:1], "Try it now"
-	} else if q.verb.Name == "retry" {
+	undoes := q.order.InDoubt || q.order.Steps.Charge.Completed || q.order.Steps.Reserve.Completed || beingUndone(q.order)
+	if q.verb.Name == "retry" || q.verb.Name == "cancel" && !undoes {
 		t.Notes = t.Notes[:1] // the outcomes say what it means for this order
+	}
+	if q.verb.Name == "retry" && q.order.Status != client.StatusCompleted {
 		policy := policyField
 		policy.Looks = true
 		t.fields = append(t.fields, policy)
@@ -306,53 +402,58 @@ func (q *ofOrder) task() *task {
 }
 
 func (q *ofOrder) questions() []field {
-	switch q.verb.Name {
-	case "refund":
-		left := refundable(q.order)
-		all := field{Name: "all", Type: "checkbox", Label: "All that is left: " + q.money(left.String())}
-		if before, _ := parsed(taken(q.order)).Sub(left); !before.IsZero() {
-			all.Help = q.money(before.String()) + " was refunded before, or is still to go back."
-		}
-		all.Amount = left.String() + " " + q.order.Currency
-		amount := field{Name: "amount", Label: "Amount in " + q.order.Currency, Type: "decimal", Help: "For a partial refund."}
-		if q.order.Lines != nil {
-			amount.Label, amount.Help = "Another amount in "+q.order.Currency, "It replaces the total. Leave it empty for what is chosen above."
-		}
-		amount.Amount = all.Amount
-		fields := append(append([]field{all}, q.rows("refund")...), amount)
-		if b := (&orderPage{Order: q.order}).Balance(); b != nil && len(lostDisputes(q.order)) > 0 { // the bank has taken a part back
-			fields = fields[1:]
-			fields[len(fields)-1].Help = "Kept: " + q.money(b.Kept.String()) + "."
-		}
-		switch {
-		case len(q.tracked) == 0 || q.order.Steps.Reserve.Reference != "": // no stock here to put it back into
-			return fields
-		case q.order.Lines != nil:
-			return append(fields, field{Name: "restock", Label: "Put the units back into stock", Type: "select", Options: []string{"", "yes"}, Words: map[string]string{"": "No", "yes": "Yes"}})
-		}
-		return append(fields, field{Name: "restock", Label: "Units to put back into stock", Type: "number", Help: "Leave it empty to put none back."})
-	case "capture":
-		left := count(capturable(q.order))
-		amount := field{Name: "amount", Label: "Amount in " + q.order.Currency, Type: "decimal", Help: "Leave it empty to capture all that is left: " + left + ".",
-			Amount: capturable(q.order).String() + " " + q.order.Currency}
-		final := field{Name: "final", Label: "Void the rest", Type: "select", Options: []string{"", "yes"}, Words: map[string]string{"": "No", "yes": "Yes"},
-			Help: "What is voided can't be captured later."}
-		if q.order.Lines != nil {
-			amount.Help = "Leave it empty to capture the units above or, without units, all that is left: " + left + "."
-			return append(q.rows("capture"), amount, final)
-		}
-		return []field{amount, final}
-	case "step-result":
-		outcome := outcomeField
-		outcome.Label = "What happened to " + q.subject()
-		if q.query("generation") != "" {
-			outcome.Options = []string{"done"}
-		}
-		return []field{
-			outcome, {Name: "reference", Label: "The provider's reference", Help: "Its id for " + q.subject() + ", if it happened."}, codeField, detailField,
-		}
+	if q.verb.questions == nil {
+		return nil
 	}
-	return nil
+	return q.verb.questions(q)
+}
+
+// orNot asks for a choice that is not made before.
+func orNot(name, label, help string) field {
+	return field{Name: name, Label: label, Type: "select", Options: []string{"", "yes"}, Words: map[string]string{"": "No", "yes": "Yes"}, Help: help}
+}
+
+func (q *ofOrder) refundFields() []field {
+	left := refundable(q.order)
+	all := field{Name: "all", Type: "checkbox", Label: "All that is left: " + q.money(left.String()), Amount: left.String() + " " + q.order.Currency}
+	if before, _ := parsed(taken(q.order)).Sub(left); !before.IsZero() {
+		all.Help = q.money(before.String()) + " was refunded before, or is still to go back."
+	}
+	amount := field{Name: "amount", Label: "Amount in " + q.order.Currency, Type: "decimal", Help: "For a partial refund.", Amount: all.Amount}
+	if q.order.Lines != nil {
+		amount.Label, amount.Help = "Another amount in "+q.order.Currency, "It replaces the total. Leave it empty for what is chosen above."
+	}
+	fields := append(append([]field{all}, q.rows("refund")...), amount)
+	if b := (&orderPage{Order: q.order}).Balance(); b != nil && len(lostDisputes(q.order)) > 0 { // the bank has taken a part back
+		fields = fields[1:]
+		fields[len(fields)-1].Help = "Kept: " + q.money(b.Kept.String()) + "."
+	}
+	switch {
+	case len(q.tracked) == 0 || q.order.Steps.Reserve.Reference != "": // no stock here to put it back into
+		return fields
+	case q.order.Lines != nil:
+		return append(fields, orNot("restock", "Put the units back into stock", ""))
+	}
+	return append(fields, field{Name: "restock", Label: "Units to put back into stock", Type: "number", Help: "Leave it empty to put none back."})
+}
+
+func (q *ofOrder) captureFields() []field {
+	left := capturable(q.order)
+	amount := field{Name: "amount", Label: "Amount in " + q.order.Currency, Type: "decimal", Amount: left.String() + " " + q.order.Currency,
+		Help: "Leave it empty to capture all that is left: " + count(left) + "."}
+	if q.order.Lines != nil {
+		amount.Help = "Leave it empty to capture the units above or, without units, all that is left: " + count(left) + "."
+	}
+	return append(q.rows("capture"), amount, orNot("final", "Void the rest", "What is voided can't be captured later."))
+}
+
+func (q *ofOrder) resultFields() []field {
+	outcome := outcomeField
+	outcome.Label = "What happened to " + q.subject()
+	if q.query("generation") != "" {
+		outcome.Options = []string{"done"}
+	}
+	return []field{outcome, {Name: "reference", Label: "The provider's reference", Help: "Its id for " + q.subject() + ", if it happened."}, codeField, detailField}
 }
 
 // about says what a verb is about.

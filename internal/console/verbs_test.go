@@ -244,7 +244,7 @@ func TestSettling(t *testing.T) {
 	s.get(t, "/console/order/refund?id=step").want(t, 200, "All that is left")
 	s.doubt(t, "early")
 	s.get(t, "/console/order/refund?id=early").want(t, 409, "Nothing was done to order", "Cancel it instead: what was charged, or may have been, goes back", `href="/console/order/cancel?id=early"`, "!All that is left")
-	s.get(t, "/console/order/retry?id=refund").want(t, 200, "tried again now", ">Try it now<", "!Advanced: policy")
+	s.get(t, "/console/order/retry?id=refund").want(t, 200, "tried again now", "may be longer.", ">Retry</button>", "!Advanced: policy")
 	s.sql(t, `UPDATE charge_operations SET code = 'outcome_unknown' WHERE number = 1`)
 	s.get(t, orderPath+"refund").want(t, 200, "Somebody must look at the provider")
 	s.settle(t, "refund&refund=1", "What happened to refund 1", "outcome", "refused", "code", "closed")
