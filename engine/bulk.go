@@ -42,7 +42,7 @@ type BulkResult struct {
 	Order   orders.Order // as stored; after an error, as far as known; in a dry run, as it would be, with the failure that it has
 	Err     error        // as of Do; nil: applied, or applicable in a dry run
 	Refund  *orders.ChargeOperation
-	SoldOut *db.InventoryLookRow // in a dry run of a retry: the item that is too short for the order and older ones
+	SoldOut *db.InventoryLookRow // in a dry run of a retry: the item that is too short for the order and those before it
 }
 
 // DoAll applies a verb to many orders, and does not wait for them to end. The results are in the order of the ids, or with a
@@ -90,9 +90,9 @@ func (e *Engine) DoAll(ctx context.Context, b Bulk) ([]BulkResult, error) {
 }
 
 // lookForStock finds the orders that would fail, because what is left of an item is not enough for them and for
-// older ones. Only the ledger's stock is known, and no order that has come further needs it.
+// those before them. Only the ledger's stock is known, and no order that has come further needs it.
 func (e *Engine) lookForStock(ctx context.Context, results []BulkResult) error {
-	oldest, wanted, items := []int(nil), make([]map[string]int64, len(results)), map[string]bool{}
+	judged, wanted, items := []int(nil), make([]map[string]int64, len(results)), map[string]bool{}
 	for i := range results {
 		o := &results[i].Order
 		p, known := e.policies.byVersion(o.Policy)
@@ -100,7 +100,7 @@ func (e *Engine) lookForStock(ctx context.Context, results []BulkResult) error {
 		if results[i].Err != nil || !known || !reserves || p != nil && p.Reserve.Executor.Remote() {
 			continue
 		}
-		oldest, wanted[i] = append(oldest, i), orders.UnitsOf(o.Item, o.Quantity, o.Lines)
+		judged, wanted[i] = append(judged, i), orders.UnitsOf(o.Item, o.Quantity, o.Lines)
 		for item := range wanted[i] {
 			items[item] = true
 		}
@@ -110,8 +110,7 @@ func (e *Engine) lookForStock(ctx context.Context, results []BulkResult) error {
 	}
 	rows, err := orders.Read(ctx, e.Orders, e.query.InventoryLook, slices.Collect(maps.Keys(items)))
 	taken := map[string]int64{}
-	slices.SortFunc(oldest, func(a, b int) int { return cmp.Compare(results[a].Order.OrderNo, results[b].Order.OrderNo) })
-	for _, i := range oldest {
+	for _, i := range judged {
 		units := wanted[i]
 		short := slices.IndexFunc(rows, func(is db.InventoryLookRow) bool { return is.Available < taken[is.Item]+units[is.Item] })
 		if short >= 0 {

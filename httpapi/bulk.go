@@ -235,7 +235,7 @@ type bulkResult struct {
 	Failure    *failure   `json:"failure,omitempty" doc:"Why the order failed, or is being undone; in a dry run of retry, why it has failed before."`
 	Authorized string     `json:"authorized,omitempty" doc:"What the charge authorized, as a decimal. Absent unless the policy has capture: later."`
 	Refund     *refund    `json:"refund,omitempty" doc:"The refund, if one was requested. It may be open; Pawl continues it."`
-	SoldOut    *itemLeft  `json:"soldOut,omitempty" doc:"In a dry run of retry: an item of which too little is in stock for the order and the older ones in the list, and what is left of it. The order would fail."`
+	SoldOut    *itemLeft  `json:"soldOut,omitempty" doc:"In a dry run of retry: an item of which too little is in stock for the order and those before it in the list, and what is left of it. The order would fail."`
 }
 
 type itemLeft struct {

@@ -51,36 +51,14 @@ type waitingOrder struct {
 // Money says whether the customer has paid.
 func (o *waitingOrder) Money() string { return moneyOf(&o.Order) }
 
-// Stops says what becomes of an order that was asked to stop, or is being undone; empty: it was not.
-func (o *waitingOrder) Stops() string {
-	asked := map[client.OrderStopRequested]string{"": "It failed", "deadline": "Its deadline has passed", "pause": "It was asked to pause",
-		"cancel": "It was asked to cancel"}[o.StopRequested]
+// Left says what is still to be undone of an order that is being undone; empty: it is not.
+func (o *waitingOrder) Left() string {
 	left := map[client.Status]string{client.StatusReleasing: "the reservation and the charge are", client.StatusRefunding: "the charge is"}[o.Status]
-	switch {
-	case left != "":
-		asked += ". The goods are " + (&orderPage{Order: &o.Order}).Goods() + ". Only " + left + " left to undo"
-		if slices.Contains(o.AllowedActions, "retry") {
-			asked += ": Retry tries again"
-		}
-		return asked + "."
-	case o.StopRequested == "":
+	if left == "" {
 		return ""
-	case o.StopRequested == client.OrderStopRequestedPause:
-		return asked + ": it pauses as soon as it continues."
 	}
-	return asked + ": it is undone as soon as it continues."
-}
-
-// OnItsWay explains a doubt that stays after the provider has said that nothing was done; empty: it did not say so.
-func (o *waitingOrder) OnItsWay() string {
-	unseen := slices.IndexFunc(o.Made, func(c client.Call) bool { return c.Operation == client.CallOperationLookup && answerTo(&c) == notDone })
-	switch {
-	case unseen < 0 || !o.InDoubt:
-		return ""
-	case unseen < len(o.Made)-1:
-		return "The last try came after that answer."
-	}
-	return "The request may still be on its way."
+	again := map[bool]string{true: ": Retry tries again"}[slices.Contains(o.AllowedActions, "retry")]
+	return "The goods are " + (&orderPage{Order: &o.Order}).Goods() + ". Only " + left + " left to undo" + again + "."
 }
 
 const (
@@ -165,11 +143,6 @@ func (o *waitingOrder) failedSince(then time.Time) bool {
 // Primary reports whether the runbook recommends a verb now.
 func (p *attentionPage) Primary(verb string) bool {
 	return verb == p.Chosen.first() && (verb != "retry" && verb != "approve" || p.Away == "")
-}
-
-// PrimaryAt reports the same of an order on the page.
-func (p *attentionPage) PrimaryAt(i int, verb string) bool {
-	return p.Primary(verb) || p.One && i == 0 && verb == "retry"
 }
 
 // waitingGroups are the incidents that need a person, the most urgent first. The order is fixed, so that the page does
@@ -283,13 +256,13 @@ func (p *attentionPage) AllLabel(a *verb) string {
 	can := slices.DeleteFunc(slices.Clone(p.Orders), func(o waitingOrder) bool { return verbByName(o.Actions, a.Name) == nil })
 	switch g := p.Chosen; {
 	case len(can) < len(p.Orders) && p.Next == "" && p.First == 1:
-		return fmt.Sprintf("%s %d of %d", a.Many.Label, len(can), len(p.Orders))
+		return fmt.Sprintf("%s %d of %d", a.Label, len(can), len(p.Orders))
 	case len(can) < len(p.Orders):
-		return a.Many.Label + " all that can be " + a.Many.Done
+		return a.Label + " all that can be " + a.Many.Done
 	case g.Count > bulkMost:
-		return a.Many.Label + " the oldest " + count(bulkMost)
+		return a.Label + " the oldest " + count(bulkMost)
 	default:
-		return a.Many.Label + " all " + atLeast(g.Count, g.More)
+		return a.Label + " all " + atLeast(g.Count, g.More)
 	}
 }
 

@@ -268,7 +268,7 @@ func figureURL(figure, search, more string) string {
 
 // hadInBooks is what the newest report has for the figure that led to a list of orders, if that is not their sum now; empty:
 // it is, or no figure did.
-func (v *visit) hadInBooks(p *ordersPage) (had string) {
+func (v *visit) hadInBooks(p *ordersPage) string {
 	if !p.OfBooks() || p.More || len(p.Totals) != 1 || !v.may("getVerification") {
 		return ""
 	}
@@ -277,19 +277,20 @@ func (v *visit) hadInBooks(p *ordersPage) (had string) {
 		return "" // the list is worth more
 	}
 	books, now := booksPage{Verification: state}, p.Totals[0]
-	compare := func(search, kept, refunded, lost string) {
-		figures := map[string][2]string{"charged:yes": {kept, now.Kept}, "refunded:yes": {refunded, now.Refunded}, "dispute:lost": {lost, now.Lost}}
-		if of := figures[strings.TrimPrefix(p.Search, search+" ")]; parsed(of[0]).Cmp(parsed(of[1])) != 0 {
-			had = of[0]
-		}
-	}
+	sum := &client.VerificationMoved{Kept: now.Kept, Refunded: now.Refunded, Lost: now.Lost}
+	had := map[string]*client.VerificationMoved{} // by the search for its orders
 	for _, m := range state.Report.Money {
-		compare(books.OfCurrency(m.Currency), m.Kept, m.Refunded, m.Lost)
+		had[books.OfCurrency(m.Currency)] = &client.VerificationMoved{Kept: m.Kept, Refunded: m.Refunded, Lost: m.Lost}
 	}
 	for _, d := range state.Report.Days {
-		compare(books.OfDay(d), d.Kept, d.Refunded, d.Lost)
+		had[books.OfDay(d)] = &client.VerificationMoved{Kept: d.Kept, Refunded: d.Refunded, Lost: d.Lost}
 	}
-	return had
+	for _, f := range movedFigures {
+		if search, led := strings.CutSuffix(p.Search, " "+f.search); led && had[search] != nil {
+			return f.had(had[search], parsed(f.of(sum)))
+		}
+	}
+	return ""
 }
 
 // proveBooks starts a verification, which also compares the books with those of the providers that are ticked.

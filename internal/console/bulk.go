@@ -13,8 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/govalues/decimal"
-
 	"pawl/client"
 )
 
@@ -307,9 +305,9 @@ func (v *visit) applyTo(p *bulkPage, body client.BulkBody, dryRun bool) error {
 	}
 	for _, r := range out.Results {
 		if r.SoldOut.Item != "" {
-			r.Detail = soldOut(&r)
-			p.Not = append(p.Not, r)
-		} else if r.Applied {
+			r.Detail, r.Applied = soldOut(&r), false
+		}
+		if r.Applied {
 			p.Would = append(p.Would, r)
 		} else {
 			p.Not = append(p.Not, r)
@@ -373,12 +371,7 @@ func addTotals(sums, totals []client.CurrencyTotal) []client.CurrencyTotal {
 			sums = append(sums, more)
 			continue
 		}
-		a, errA := decimal.Parse(sums[i].Amount)
-		b, errB := decimal.Parse(more.Amount)
-		sum, err := a.Add(b)
-		if errors.Join(errA, errB, err) == nil {
-			sums[i].Amount, sums[i].Orders = sum.String(), sums[i].Orders+more.Orders
-		}
+		sums[i].Amount, sums[i].Orders = added(parsed(sums[i].Amount), parsed(more.Amount)).String(), sums[i].Orders+more.Orders
 	}
 	return sums
 }

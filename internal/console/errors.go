@@ -58,7 +58,9 @@ func (v *visit) errorGroups() error {
 			groups[i].Actions = retriesOf(groups[i].Rows)
 		}
 		if len(groups[i].Actions) > 0 {
-			groups[i].Away = failingAt(overview, retry, needing(retry, groups[i].statuses()))
+			groups[i].Away = failingAt(overview, retry, func(step, route string) bool {
+				return slices.ContainsFunc(groups[i].Rows, func(r errorRow) bool { return stepOf(r.Status) == step && (route == "" || route == r.Route) })
+			})
 		}
 		if len(groups[i].Actions) > 0 && groups[i].key == "code "+outOfStock {
 			if err := v.lookAtStock(&groups[i]); err != nil {
@@ -104,6 +106,11 @@ func (v *visit) groupedErrors() (groups []errorGroup, overview *client.Overview,
 	if v.may("getOverview") {
 		if known, err := v.api.GetOverview(v.r.Context()); err == nil { // the errors are worth more than their hosts
 			overview = known
+		}
+	}
+	for _, i := range overview.Incidents {
+		if i.Kind == client.IncidentKindProviderFailing && i.Orders == 0 { // the overview names it, too
+			found.Groups = append(found.Groups, client.ErrorGroup{Hold: client.ErrorGroupHoldRetry, Step: client.ErrorGroupStep(i.Step), Route: i.Route})
 		}
 	}
 	for _, g := range found.Groups {
@@ -176,13 +183,6 @@ func (of *errorGroup) add(g client.ErrorGroup) {
 	if g.LastAt.After(of.Last) {
 		of.Last = g.LastAt
 	}
-}
-
-func (of *errorGroup) statuses() (all []client.BulkResult) {
-	for _, row := range of.Rows {
-		all = append(all, client.BulkResult{Status: row.Status})
-	}
-	return all
 }
 
 // Steps are the steps of the group, in the order of the machine.

@@ -23,15 +23,24 @@ type figure struct {
 	kinds       []client.ListMoneyMovementsParamsKind // nil: all
 	back        bool                                  // it counts what went back, without a sign
 	of          func(*client.VerificationMoved) string
+	search      string // what orders with money in it have in common; empty: no list of orders leads to it
+}
+
+// had is the figure of a row of the books, unless it is the sum now.
+func (f figure) had(row *client.VerificationMoved, now decimal.Decimal) string {
+	if had := f.of(row); parsed(had).Cmp(now) != 0 {
+		return had
+	}
+	return ""
 }
 
 // movedFigures are the columns. The first, less the next three, is the last.
 var movedFigures = []figure{
-	{"captured", "Captured", []client.ListMoneyMovementsParamsKind{"charge", "capture"}, false, func(m *client.VerificationMoved) string { return m.Captured }},
-	{"undone", "Undone", []client.ListMoneyMovementsParamsKind{"undo"}, true, func(m *client.VerificationMoved) string { return m.Undone }},
-	{"refunded", "Refunded", []client.ListMoneyMovementsParamsKind{"refund"}, true, func(m *client.VerificationMoved) string { return m.Refunded }},
-	{"lost", "Lost in disputes", []client.ListMoneyMovementsParamsKind{"dispute_lost"}, true, func(m *client.VerificationMoved) string { return m.Lost }},
-	{"kept", "Kept", nil, false, func(m *client.VerificationMoved) string { return m.Kept }},
+	{"captured", "Captured", []client.ListMoneyMovementsParamsKind{"charge", "capture"}, false, func(m *client.VerificationMoved) string { return m.Captured }, ""},
+	{"undone", "Undone", []client.ListMoneyMovementsParamsKind{"undo"}, true, func(m *client.VerificationMoved) string { return m.Undone }, ""},
+	{"refunded", "Refunded", []client.ListMoneyMovementsParamsKind{"refund"}, true, func(m *client.VerificationMoved) string { return m.Refunded }, "refunded:yes"},
+	{"lost", "Lost in disputes", []client.ListMoneyMovementsParamsKind{"dispute_lost"}, true, func(m *client.VerificationMoved) string { return m.Lost }, "dispute:lost"},
+	{"kept", "Kept", nil, false, func(m *client.VerificationMoved) string { return m.Kept }, "charged:yes"},
 }
 
 // movedCell is a figure of a row, with the URL of the movements that add up to it; empty: there are none. With a report,
@@ -156,11 +165,8 @@ func (v *visit) readFigure(p *movementsPage) error {
 	return nil
 }
 
-// InBooks is the figure that the report has.
-func (p movementsPage) InBooks() string { return p.Figure.of(p.Row) }
-
-// Agrees reports whether the movements add up to it.
-func (p movementsPage) Agrees() bool { return parsed(p.InBooks()).Cmp(p.Sum) == 0 }
+// Had is the figure that the report has, if the movements do not add up to it.
+func (p movementsPage) Had() string { return p.Figure.had(p.Row, p.Sum) }
 
 // When is the period in words.
 func (p movementsPage) When() string {

@@ -148,7 +148,7 @@ func needing(verb *verb, orders []client.BulkResult) func(step, route string) bo
 	return func(step, _ string) bool {
 		return slices.ContainsFunc(orders, func(r client.BulkResult) bool {
 			done := verb.Name != "cancel" || r.InDoubt || r.Charge.Completed // what is to be undone
-			return done && cmp.Or(string(fsm.State(r.Status).Step()), "charge") == step
+			return done && stepOf(r.Status) == step
 		})
 	}
 }
@@ -272,11 +272,7 @@ func (q *ofOrder) retried(*client.Order) []string {
 
 // operated says what a refund, capture or void does: the last operation of the order as it would be.
 func (q *ofOrder) operated(would *client.Order) (all []string) {
-	operations := operationsOf(would)
-	if len(operations) == 0 {
-		return nil
-	}
-	last := operations[len(operations)-1]
+	last := q.verb.last(would)
 	amount := q.money(last.Amount)
 	var remains string
 	switch q.verb.Name {

@@ -64,7 +64,8 @@ func TestErrors(t *testing.T) {
 	s.get(t, "/console/order/retry?id=first").want(t, 200, "<li>"+short+"If it is charged first, that goes back.", "!5.00 USD is charged", "!another card", `class="quiet">Start`)
 	assert.NoError(t, assert.Err(s.api.AdjustInventory(t.Context(), "gone", client.AdjustInventoryBody{Change: 1, Reason: "found", RequestID: "r"})))
 	s.get(t, "/console/errors").want(t, 200, `href="`+escaped(retry)+`"`, "Try 1 of them again from the start", "gone has 1 left, and the orders before it take them")
-	s.get(t, retry).want(t, 200, "Retry 1 order?", "Left out: 1 order<", "starts with the charge", `aria-label="first"`) // the oldest
+	s.get(t, retry).want(t, 200, "Retry 1 order?", "Left out: 1 order<", "starts with the charge", `aria-label="first"`)                                   // the oldest
+	s.post(t, "/console/bulk", url.Values{"verb": {"retry"}, "id": {"<i>second", "first"}}).want(t, 200, "Retry 1 order?", `aria-label="&lt;i&gt;second"`) // in the order given
 	s.get(t, "/console/order/retry?id=first").want(t, 200, "5.00 USD is charged", "!"+short)
 	since := `data-label="Since:"><time datetime=`
 	s.get(t, ordersOf("status:failed sort:oldest")).want(t, 200, since, "oldest first, <a href=\"/console/orders?q=status%3afailed\">newest first</a>",

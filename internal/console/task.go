@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"html/template"
-	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -42,7 +41,6 @@ type task struct {
 	preview  func(form url.Values) ([]change, []string, error) // what will change, and notes on it; nil: nothing to show
 	do       func(form url.Values) error                       // does it, and sends the next page
 	conflict func(*client.Problem) error                       // handles a change in between; nil: shows the form again
-	faults   func(*client.Problem) map[string]string           // what is wrong with fields, by name; nil: by the pointers of the problem
 }
 
 // tasksOf sets the URLs of tasks: below a path, with the query of the page before them.
@@ -192,7 +190,7 @@ func (v *visit) mend(t *task, err error, again func(*task, *client.Problem) erro
 	}
 	changed := problem.Status == http.StatusConflict || problem.Status == http.StatusPreconditionFailed
 	switch {
-	case t.faults != nil && len(t.faults(problem)) > 0:
+	case problem.Status == http.StatusBadRequest || problem.Status == http.StatusUnprocessableEntity || t.conflict != nil && len(problem.Errors) > 0:
 		return again(t, problem)
 	case t.conflict != nil && (changed || problem.Code == "own_order"):
 		return t.conflict(problem)
@@ -201,8 +199,6 @@ func (v *visit) mend(t *task, err error, again func(*task, *client.Problem) erro
 			v.form.Del(name) // outdated
 		}
 		return v.ask(t, problem)
-	case problem.Status == http.StatusBadRequest || problem.Status == http.StatusUnprocessableEntity:
-		return again(t, problem)
 	}
 	return err
 }
@@ -232,9 +228,6 @@ func (v *visit) formOf(t *task, fields []field, refused *client.Problem) formPag
 	var wrong map[string]string
 	if refused != nil {
 		wrong = faultsOf(refused)
-		if t.faults != nil {
-			maps.Copy(wrong, t.faults(refused))
-		}
 	}
 	known := false
 	for i := range p.Fields {

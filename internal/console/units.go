@@ -1,6 +1,7 @@
 package console
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -184,21 +185,23 @@ func (q *ofOrder) chosen(form url.Values) (c choice) {
 	return c
 }
 
-// faults says beside a field that more is asked for than is left.
-func (q *ofOrder) faults(p *client.Problem) map[string]string {
-	wrong, total := map[string]string{}, q.chosen(q.form).total
+// explain says beside a field that more is asked for than is left.
+func (q *ofOrder) explain(err error, form url.Values) {
+	p, refused := errors.AsType[*client.Problem](err)
+	if !refused {
+		return
+	}
 	left := map[client.ProblemCode]string{
-		client.ProblemCodeRefundTooLarge:  fmt.Sprintf("%s %s can still be refunded.", count(refundable(q.order)), q.order.Currency),
-		client.ProblemCodeCaptureTooLarge: fmt.Sprintf("%s %s can still be captured.", count(capturable(q.order)), q.order.Currency),
+		client.ProblemCodeRefundTooLarge:  q.money(refundable(q.order).String()) + " can still be refunded.",
+		client.ProblemCodeCaptureTooLarge: q.money(capturable(q.order).String()) + " can still be captured.",
 	}[p.Code]
-	if total.IsPos() && amountIn(q.form, "amount") == nil && left != "" {
+	if total := q.chosen(form).total; total.IsPos() && amountIn(form, "amount") == nil && left != "" {
 		left = "The total is " + q.money(total.String()) + ", and " + left
 	}
 	if left != "" {
-		wrong["amount"] = left
+		p.Errors = append(p.Errors, client.FieldError{Pointer: "/amount", Detail: left})
 	}
 	if p.Code == client.ProblemCodeRestockTooLarge {
-		wrong["restock"] = p.Title
+		p.Errors = append(p.Errors, client.FieldError{Pointer: "/restock", Detail: p.Title})
 	}
-	return wrong
 }

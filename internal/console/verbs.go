@@ -2,14 +2,8 @@ package console
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
 	"html/template"
-	"net/http"
-	"net/url"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -35,7 +29,6 @@ type verb struct {
 
 // ofMany is what differs for many orders at once.
 type ofMany struct {
-	Label   string // before "3 orders", and before "all"
 	Done    string // after "3 orders", and after "none can be"
 	Meaning string
 	money   func(*client.Order) string        // what becomes of the money, after its amount; empty: it stays as it is
@@ -56,7 +49,7 @@ var verbs = []*verb{
 		afterwards: func(q *ofOrder, _ *client.Order) []string {
 			return []string{q.money(q.order.Amount) + " is charged, and " + goodsOf(q.order) + " reserved, if both succeed."}
 		},
-		Many: &ofMany{"Approve", "approved", "Orders that wait for approval start.", goesOn, always("starts with the charge"),
+		Many: &ofMany{"approved", "Orders that wait for approval start.", goesOn, always("starts with the charge"),
 			map[string]string{"failed": nothing}},
 	},
 	{
@@ -65,7 +58,7 @@ var verbs = []*verb{
 		afterwards: func(*ofOrder, *client.Order) []string {
 			return []string{"The order ends canceled.", "Nothing was charged, and nothing will be."}
 		},
-		Many: &ofMany{"Reject", "rejected", "Orders that wait for approval are canceled.", goesBack, always(badge(client.StatusCanceled)),
+		Many: &ofMany{"rejected", "Orders that wait for approval are canceled.", goesBack, always(badge(client.StatusCanceled)),
 			map[string]string{"done": ": nothing was charged"}},
 	},
 	{
@@ -79,7 +72,7 @@ var verbs = []*verb{
 			"completed": "It was retried. The order is completed, and nothing of it is open.",
 		},
 		waits: "it may not succeed", afterwards: (*ofOrder).retried,
-		Many: &ofMany{"Retry", "retried", "Orders on hold retry their step at once. Failed ones start again.", goesOn, triedAgain,
+		Many: &ofMany{"retried", "Each is tried again at once.", goesOn, triedAgain,
 			map[string]string{"failed": nothing}},
 	},
 	{
@@ -89,7 +82,7 @@ var verbs = []*verb{
 		afterwards: func(q *ofOrder, _ *client.Order) []string {
 			return []string{"The order continues at the step " + q.step() + "."}
 		},
-		Many: &ofMany{"Resume", "resumed", "Paused orders continue where they were.", goesOn, continues, map[string]string{"failed": nothing}},
+		Many: &ofMany{"resumed", "Paused orders continue where they were.", goesOn, continues, map[string]string{"failed": nothing}},
 	},
 	{
 		Name: "pause", Label: "Pause", operation: "pauseOrder",
@@ -98,7 +91,7 @@ var verbs = []*verb{
 		afterwards: func(*ofOrder, *client.Order) []string {
 			return []string{"After the step under way, no money and no goods move until a person resumes the order."}
 		},
-		Many: &ofMany{"Pause", "paused", "The step under way is finished. Then the orders wait until they are resumed.", stays, always("paused"), nil},
+		Many: &ofMany{"paused", "The step under way is finished. Then the orders wait until they are resumed.", stays, always("paused"), nil},
 	},
 	{
 		Name: "cancel", Label: "Cancel", operation: "cancelOrder", Danger: true, needsReason: true,
@@ -109,7 +102,7 @@ var verbs = []*verb{
 		afterwards: func(q *ofOrder, _ *client.Order) []string {
 			return []string{"The order ends canceled.", q.money(q.order.Amount) + " " + goesBack(q.order) + ".", q.goodsBack()}
 		},
-		Many: &ofMany{"Cancel", "canceled", "The orders stop, and everything that was done is undone.", goesBack, always(badge(client.StatusCanceled)),
+		Many: &ofMany{"canceled", "The orders stop, and everything that was done is undone.", goesBack, always(badge(client.StatusCanceled)),
 			map[string]string{"done": nothing}},
 	},
 	{
@@ -127,7 +120,7 @@ var verbs = []*verb{
 		questions: (*ofOrder).refundFields, afterwards: (*ofOrder).operated,
 		Meaning: "Money goes back to the customer. The order stays completed.", done: "The refund is requested.",
 		waits: "a refund" + laterByItself,
-		Many: &ofMany{"Refund", "refunded", "All that is left of each charge goes back to its customer. The orders stay completed.",
+		Many: &ofMany{"refunded", "All that is left of each charge goes back to its customer. The orders stay completed.",
 			func(*client.Order) string { return "goes back" }, always(badge(client.StatusCompleted)),
 			map[string]string{"done": ": it went back", "failed": ": nothing went back"}},
 	},
@@ -138,8 +131,8 @@ var verbs = []*verb{
 			"if you record a charge or an undo that never happened, it will never be made.",
 		done: "The step's result is recorded.",
 		then: map[string]string{
-			"undo_refused: step_result": "Recorded as refused. It still needs a person: undo it by hand at the provider, then record *It happened*.",
-			"undo_refused":              "Recorded as not done. The undo was tried again, and refused again",
+			"undo_refused: step_result": "Recorded as refused. It still needs a person: undo it by hand at the provider, then record that it happened.",
+			"undo_refused":              "The step's result is recorded. Then the undo was tried, and refused",
 			"attention":                 "The step's result is recorded. The order needs a person again.",
 		},
 	},
@@ -152,16 +145,17 @@ func always(text template.HTML) func(client.Status) template.HTML {
 	return func(client.Status) template.HTML { return text }
 }
 
-func stepOf(status client.Status) template.HTML {
-	return template.HTML(cmp.Or(fsm.State(status).Step(), fsm.Charge))
-}
+// stepOf is the step that an order in the status needs next; a charge, if it starts again.
+func stepOf(status client.Status) string { return string(cmp.Or(fsm.State(status).Step(), fsm.Charge)) }
 
-func continues(status client.Status) template.HTML { return "continues at the " + stepOf(status) }
+func continues(status client.Status) template.HTML {
+	return template.HTML("continues at the " + stepOf(status))
+}
 
 func triedAgain(status client.Status) template.HTML {
 	undo := map[bool]template.HTML{true: "undo of the "}[fsm.State(status).Undoing()]
 	return cmp.Or(map[client.Status]template.HTML{client.StatusPending: "starts with the charge", client.StatusCompleted: "open refund is tried again"}[status],
-		undo+stepOf(status)+" is tried again")
+		undo+template.HTML(stepOf(status))+" is tried again")
 }
 
 // goesOn says what becomes of the money of an order that continues.
@@ -179,6 +173,8 @@ func goesOn(o *client.Order) string {
 	return "is charged"
 }
 
+const neverCharged = "was never charged"
+
 // goesBack says what becomes of the money of an order that is undone.
 func goesBack(o *client.Order) string {
 	switch {
@@ -189,7 +185,7 @@ func goesBack(o *client.Order) string {
 	case fsm.State(o.Status).Undoing(), o.InDoubt && o.Status == client.StatusCharging:
 		return "goes back to the customer if it was charged"
 	}
-	return "was never charged"
+	return neverCharged
 }
 
 // doneTo says that it was requested, or what has become of that since.
@@ -275,425 +271,4 @@ func (v *visit) fits(orders []client.Order) string {
 		}
 	}
 	return ""
-}
-
-// The questions of verbs.
-var (
-	policyField = field{Name: "policy", Label: "Policy", Type: "select", Options: []string{"pinned", "active"}, Words: map[string]string{
-		"pinned": "The one it started with", "active": "The one for new orders"},
-		Fold: "Advanced: policy", Help: "Change it only if the policy was wrong, and has been corrected since."}
-	outcomeField = field{Name: "outcome", Type: "select", Required: true, Options: []string{"", "done", "refused", "not_done"},
-		Words: map[string]string{
-			"done":     "It happened (done)",
-			"refused":  "It did not happen, and never will (refused)",
-			"not_done": "It did not happen, and is retried (not done)",
-		}}
-	codeField   = field{Name: "code", Label: "Why not, as a code", Help: "If it did not happen, such as card_declined."}
-	detailField = field{Name: "detail", Label: "Why not, in words", Help: "If it did not happen."}
-)
-
-// stepDetails say in a URL what step-result is about, if it is not the current step, and what the person has seen of the order.
-var stepDetails = []string{"step", "generation", "refund", "capture", "void", "since"}
-
-type ofOrder struct {
-	*visit
-	verb    *verb
-	order   *client.Order
-	tracked map[string]bool // the items of the order whose stock is here; only for a refund
-	short   string          // see soldOut; only for a retry
-}
-
-// doVerb serves the pages of a verb for an order.
-func (v *visit) doVerb() error {
-	a := verbByName(verbs, v.r.PathValue("task"))
-	if a == nil {
-		return errNoPage
-	}
-	order, err := v.api.GetOrder(v.r.Context(), v.query("id"))
-	if err != nil {
-		return err
-	}
-	if err := v.needs(a.operation); err != nil { // before what the order says of the verb
-		return err
-	}
-	q := &ofOrder{visit: v, verb: a, order: order, tracked: map[string]bool{}}
-	if v.r.Method == http.MethodGet && !v.applies(a, order) { // the API says why
-		_, err := q.send(url.Values{"amount": {"1"}, "outcome": {"done"}}, true)
-		problem, refused := errors.AsType[*client.Problem](err)
-		if err == nil && a.Name == "cancel" {
-			problem, refused = newProblem(http.StatusConflict, "", v.noCancel(order)), true
-		}
-		if refused && problem.Status == http.StatusConflict {
-			return q.conflict(problem)
-		}
-	}
-	if err := q.track(); err != nil {
-		return err
-	}
-	return v.perform(tasksOf("/console/order", url.Values{"id": {order.OrderID}}, q.task()))
-}
-
-func (q *ofOrder) task() *task {
-	heading := q.verb.Label + ": order " + visible(q.order.OrderID)
-	if operation := q.operation(); operation != "" {
-		heading += ", " + operation
-	}
-	t := &task{
-		Name: q.verb.Name, operation: q.verb.operation,
-		Heading: heading, Button: cmp.Or(q.verb.button, q.verb.Label), Danger: q.verb.Danger, Notes: []string{q.about(), q.verb.Meaning},
-		questions: q.questions(), seen: map[string]string{"seq": strconv.Itoa(q.order.Seq)},
-		conflict: q.conflict, faults: q.faults, details: stepDetails,
-		Cautions: q.caution(),
-		do: func(form url.Values) error {
-			if !form.Has("seq") {
-				return errNoPage
-			}
-			to := orderURL(q.order.OrderID) + "&done=" + q.verb.Name
-			if form.Get("seq") != strconv.Itoa(q.order.Seq) { // the API accepts it only if it was done before
-				to += "&before=" + url.QueryEscape(form.Get("requestId"))
-			}
-			_, err := q.send(form, false)
-			return q.backTo(to)(nil, err)
-		},
-	}
-	t.preview = func(form url.Values) ([]change, []string, error) {
-		would, err := q.send(form, true)
-		if err == nil && q.query("since") != "" {
-			t.Meanwhile, err = q.meanwhile(number(q.query("since")))
-		}
-		if err != nil {
-			return nil, nil, err
-		}
-		if q.verb.Name == "retry" {
-			q.short = q.soldOut()
-		}
-		t.Outcomes = q.verb.afterwards(q, would)
-		if q.short != "" && q.startsAgain() {
-			t.Quiet, t.fields = true, t.fields[1:] // another card does not help
-		}
-		if last := q.verb.last(would); last.Amount != "" {
-			t.Button = q.verb.Label + " " + q.money(last.Amount)
-		}
-		if q.verb.Name == "step-result" {
-			return nil, q.answers(form), nil // the result is applied later: until then, only the hold differs
-		}
-		return changesOf(q.order, would), nil, nil
-	}
-	if q.startsAgain() {
-		t.Button = "Start the order again"
-		t.fields = []field{{Name: "paymentMethod", Label: "Another card or payment method (optional)", Type: "opaque",
-			Help: "Its id at the provider, such as pm_1PqX… from Stripe; never a card number. Leave it empty to charge the same one. It is not shown again."}}
-	}
-	t.fields = append(t.fields, field{Name: "reason", Label: "Reason", Help: "It is kept in the history of the order.", Type: "textarea",
-		Required: q.verb.needsReason})
-	if slices.Contains(q.me.Roles, "delegate") {
-		t.fields = append(t.fields, field{Name: "onBehalfOf", Label: "On behalf of", Help: "It is kept beside your own name."})
-	}
-	undoes := q.order.InDoubt || q.order.Steps.Charge.Completed || q.order.Steps.Reserve.Completed || beingUndone(q.order)
-	if q.verb.Name == "retry" || q.verb.Name == "cancel" && !undoes {
-		t.Notes = t.Notes[:1] // the outcomes say what it means for this order
-	}
-	if q.verb.Name == "retry" && q.order.Status != client.StatusCompleted {
-		policy := policyField
-		policy.Looks = true
-		t.fields = append(t.fields, policy)
-	}
-	return t
-}
-
-func (q *ofOrder) questions() []field {
-	if q.verb.questions == nil {
-		return nil
-	}
-	return q.verb.questions(q)
-}
-
-// orNot asks for a choice that is not made before.
-func orNot(name, label, help string) field {
-	return field{Name: name, Label: label, Type: "select", Options: []string{"", "yes"}, Words: map[string]string{"": "No", "yes": "Yes"}, Help: help}
-}
-
-func (q *ofOrder) refundFields() []field {
-	left := refundable(q.order)
-	all := field{Name: "all", Type: "checkbox", Label: "All that is left: " + q.money(left.String()), Amount: left.String() + " " + q.order.Currency}
-	if before, _ := parsed(taken(q.order)).Sub(left); !before.IsZero() {
-		all.Help = q.money(before.String()) + " was refunded before, or is still to go back."
-	}
-	amount := field{Name: "amount", Label: "Amount in " + q.order.Currency, Type: "decimal", Help: "For a partial refund.", Amount: all.Amount}
-	if q.order.Lines != nil {
-		amount.Label, amount.Help = "Another amount in "+q.order.Currency, "It replaces the total. Leave it empty for what is chosen above."
-	}
-	fields := append(append([]field{all}, q.rows("refund")...), amount)
-	if b := (&orderPage{Order: q.order}).Balance(); b != nil && len(lostDisputes(q.order)) > 0 { // the bank has taken a part back
-		fields = fields[1:]
-		fields[len(fields)-1].Help = "Kept: " + q.money(b.Kept.String()) + "."
-	}
-	switch {
-	case len(q.tracked) == 0 || q.order.Steps.Reserve.Reference != "": // no stock here to put it back into
-		return fields
-	case q.order.Lines != nil:
-		return append(fields, orNot("restock", "Put the units back into stock", ""))
-	}
-	return append(fields, field{Name: "restock", Label: "Units to put back into stock", Type: "number", Help: "Leave it empty to put none back."})
-}
-
-func (q *ofOrder) captureFields() []field {
-	left := capturable(q.order)
-	amount := field{Name: "amount", Label: "Amount in " + q.order.Currency, Type: "decimal", Amount: left.String() + " " + q.order.Currency,
-		Help: "Leave it empty to capture all that is left: " + count(left) + "."}
-	if q.order.Lines != nil {
-		amount.Help = "Leave it empty to capture the units above or, without units, all that is left: " + count(left) + "."
-	}
-	return append(q.rows("capture"), amount, orNot("final", "Void the rest", "What is voided can't be captured later."))
-}
-
-func (q *ofOrder) resultFields() []field {
-	outcome := outcomeField
-	outcome.Label = "What happened to " + q.subject()
-	if q.query("generation") != "" {
-		outcome.Options = []string{"done"}
-	}
-	return []field{outcome, {Name: "reference", Label: "The provider's reference", Help: "Its id for " + q.subject() + ", if it happened."}, codeField, detailField}
-}
-
-// about says what a verb is about.
-func (q *ofOrder) about() string {
-	about := fmt.Sprintf("Order: %s for %s", q.money(q.order.Amount), visible(q.order.What()))
-	if q.order.CustomerID != "" {
-		about += ", customer " + visible(q.order.CustomerID)
-	}
-	if charge := q.order.Steps.Charge.Reference; charge != "" {
-		about += ", charge " + visible(charge)
-	}
-	return about + "."
-}
-
-// answers are those to step-result; of the others, the outcomes say them.
-func (q *ofOrder) answers(form url.Values) (notes []string) {
-	for _, f := range q.questions() {
-		if value := form.Get(f.Name); value != "" {
-			notes = append(notes, f.Label+": "+visible(cmp.Or(f.Words[value], value)))
-		}
-	}
-	return notes
-}
-
-// operation is the kind and number of the charge operation that step-result is about, or empty.
-func (q *ofOrder) operation() string {
-	for _, kind := range []string{"refund", "capture", "void"} {
-		if number := q.query(kind); number != "" {
-			return kind + " " + number
-		}
-	}
-	return ""
-}
-
-// subject is what step-result is about: a charge operation, the undo of a late effect, or the current step.
-func (q *ofOrder) subject() string {
-	operation, generation := q.operation(), q.query("generation")
-	switch {
-	case operation != "":
-		return operation
-	case generation != "":
-		return fmt.Sprintf("the undo of %s in generation %s", theStep[client.Status(fsm.DoneIn(fsm.Step(q.step())))], generation)
-	}
-	return theStep[q.order.Status]
-}
-
-func (q *ofOrder) step() string {
-	steps := map[client.Status]string{"reserving": "reserve", "releasing": "reserve", "confirming": "confirm"}
-	return cmp.Or(q.query("step"), steps[q.order.Status], "charge")
-}
-
-// send sends the request. A dry run returns the order as it would be. The order must not have changed since the person
-// saw it.
-func (q *ofOrder) send(form url.Values, dryRun bool) (*client.Order, error) {
-	is := q.order.Seq
-	if form.Has("seq") {
-		seq, err := strconv.Atoi(form.Get("seq"))
-		if err != nil {
-			return nil, errNoPage
-		}
-		q.order.Seq = seq
-	}
-	err := q.check(form)
-	var would *client.Order
-	if err == nil {
-		would, err = q.request(form, dryRun)
-	}
-	if hasStatus(err, http.StatusUnprocessableEntity) && is != q.order.Seq { // it was right when they looked
-		err = newProblem(http.StatusPreconditionFailed, "", "")
-	}
-	return would, err
-}
-
-// request sends a request that the console finds no mistake in.
-func (q *ofOrder) request(form url.Values, dryRun bool) (*client.Order, error) {
-	ctx, api, id, get := q.r.Context(), q.api, q.order.OrderID, form.Get
-	to := client.CancelOrderParams{DryRun: dryRun, IfMatch: q.order.ETag(), Prefer: "wait=2"}
-	b := client.VerbBody{Reason: get("reason"), OnBehalfOf: get("onBehalfOf"), RequestID: get("requestId")}
-	if dryRun {
-		b = client.VerbBody{Reason: "preview", RequestID: client.NewID()} // not stored; the form asks for the reason
-	}
-	switch q.verb.Name {
-	case "approve":
-		return api.ApproveOrder(ctx, id, b, client.ApproveOrderParams(to))
-	case "reject":
-		return api.RejectOrder(ctx, id, b, client.RejectOrderParams(to))
-	case "resume":
-		return api.ResumeOrder(ctx, id, b, client.ResumeOrderParams(to))
-	case "pause":
-		return api.PauseOrder(ctx, id, b, client.PauseOrderParams(to))
-	case "cancel":
-		return api.CancelOrder(ctx, id, b, to)
-	case "retry":
-		return api.RetryOrder(ctx, id, client.RetryBody{
-			Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID,
-			Policy: client.RetryBodyPolicy(get("policy")), PaymentMethod: get("paymentMethod")}, client.RetryOrderParams(to))
-	case "refund":
-		c := q.chosen(form)
-		body := client.RefundBody{Amount: c.amount, Lines: c.lines, Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID}
-		if get("all") == "yes" {
-			body.Amount = new(refundable(q.order).String())
-		}
-		if q.order.Lines == nil {
-			body.Restock = numberOr(get("restock"), -1)
-		}
-		return api.RefundOrder(ctx, id, body, client.RefundOrderParams(to))
-	case "capture":
-		c := q.chosen(form)
-		body := client.CaptureBody{Amount: c.amount, Lines: c.lines, Final: get("final") == "yes",
-			Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID}
-		return api.CaptureOrder(ctx, id, body, client.CaptureOrderParams(to))
-	case "void":
-		return api.VoidOrder(ctx, id, client.VoidBody(b), client.VoidOrderParams(to))
-	}
-	body := client.StepResultBody{Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID,
-		Step: client.StepResultBodyStep(q.step()), Outcome: client.StepResultBodyOutcome(get("outcome")),
-		Refund: numberOr(q.query("refund"), -1), Capture: numberOr(q.query("capture"), -1), Void: numberOr(q.query("void"), -1), Reference: get("reference"), Code: get("code"), Detail: get("detail")}
-	if generation := q.query("generation"); generation != "" {
-		body.Generation = new(numberOr(generation, -1))
-	}
-	return api.SettleStepOfOrder(ctx, id, body, client.SettleStepOfOrderParams(to))
-}
-
-// check returns an error for what the API can't know to be a mistake: a refund that does not say how much, or costs
-// nothing, and a card number.
-func (q *ofOrder) check(form url.Values) error {
-	wrong := newProblem(http.StatusUnprocessableEntity, "", "")
-	noAmount := q.verb.Name == "refund" && form.Get("all") != "yes" && amountIn(form, "amount") == nil
-	c := q.chosen(form)
-	switch {
-	case aCardNumber.MatchString(form.Get("paymentMethod")):
-		wrong.Title = "This looks like a card number."
-		wrong.Errors = []client.FieldError{{Pointer: "/paymentMethod", Detail: "Never enter card numbers here. Enter the id that the provider gave the card."}}
-	case len(c.wrong) > 0:
-		wrong.Title, wrong.Errors = "Part of a line is not right.", c.wrong
-	case noAmount && len(c.lines) == 0:
-		wrong.Title = "How much goes back?"
-		wrong.Errors = []client.FieldError{{Pointer: "/all", Detail: "Choose all that is left, or say a part."}}
-	case noAmount && q.order.Lines[0].Amount != "" && !c.total.IsPos():
-		wrong.Title = "The total must be more than 0: it is " + q.money(c.total.String()) + "."
-	default:
-		return nil
-	}
-	return wrong
-}
-
-var aCardNumber = regexp.MustCompile(`^\s*([0-9][ -]?){12,19}\s*$`)
-
-var withComma = regexp.MustCompile(`^([0-9]+),([0-9]{1,2})$`) // three digits could be thousands
-
-// amountIn is the amount of a field, perhaps with a decimal comma, or nil if it is empty.
-func amountIn(form url.Values, field string) *string {
-	text := withComma.ReplaceAllString(strings.TrimSpace(form.Get(field)), "$1.$2")
-	if text == "" {
-		return nil
-	}
-	return &text
-}
-
-// changesOf returns the differences between an order as it is and as it would be.
-func changesOf(is, would *client.Order) []change {
-	changes := different(
-		change{"Status", string(is.Status), string(would.Status)},
-		change{"Generation", strconv.Itoa(is.Generation), strconv.Itoa(would.Generation)},
-		change{"Policy", strings.TrimPrefix(strconv.Itoa(is.Policy), "0"), strings.TrimPrefix(strconv.Itoa(would.Policy), "0")},
-		change{"Waits for", string(is.Hold), string(would.Hold)},
-		change{"Reason for waiting", is.HoldReason, would.HoldReason},
-		change{"Asked to stop", string(is.StopRequested), string(would.StopRequested)},
-		change{"Failure", is.Failure.Code, would.Failure.Code},
-		change{"Captured", count(is.Captured), count(cmp.Or(would.Captured, is.Captured))},
-		change{"Voided", count(is.Voided), count(cmp.Or(would.Voided, is.Voided))},
-		change{"Refunded", unlessZero(parsed(is.Refunded)), unlessZero(parsed(cmp.Or(would.Refunded, is.Refunded)))},
-		change{"Refunds, captures and voids", operationsText(is), operationsText(would)},
-		change{"Possible actions", strings.Join(is.AllowedActions, ", "), strings.Join(would.AllowedActions, ", ")},
-	)
-	for i, c := range changes {
-		changes[i] = change{c.What, cmp.Or(c.Before, "–"), cmp.Or(c.After, "–")}
-	}
-	return changes
-}
-
-func operationsText(o *client.Order) string {
-	var all []string
-	for _, r := range operationsOf(o) {
-		text := fmt.Sprintf("%s of %s %s: %s", r.Kind, count(r.Amount), o.Currency, strings.ReplaceAll(string(r.State), "_", " "))
-		for _, line := range r.Lines {
-			if line.Quantity == 0 {
-				text += fmt.Sprintf(", %s of %s", count(line.Amount), line.Item)
-			} else {
-				text += fmt.Sprintf(", %d × %s", line.Quantity, line.Item)
-			}
-		}
-		if r.Restock > 0 {
-			text += fmt.Sprintf(", %d back in stock", r.Restock)
-		}
-		all = append(all, text)
-	}
-	return strings.Join(all, "; ")
-}
-
-// refusal says why a verb was not done, and what happened since the person looked.
-type refusal struct {
-	*client.Problem
-	Order         *client.Order
-	Left          string        // what can still be refunded, captured or voided; empty: nothing
-	Waits         *wait         // untitled: it waits for nothing
-	Ends          template.HTML // why it stops or has ended
-	Actions       []*verb       // what can be done instead
-	Again, Button string        // URL of the page to try again, and the button that leads there; empty: it would be refused
-	Typed         url.Values    // to be sent there, so that it is in no URL
-	Happens       []chapter
-}
-
-// conflict shows that the order has changed since it was seen, or that it is the person's own.
-func (q *ofOrder) conflict(problem *client.Problem) (err error) {
-	seen := q.order.Seq
-	if q.order, err = q.api.GetOrder(q.r.Context(), q.order.OrderID); err != nil {
-		return err
-	}
-	moves, err := q.api.ListTransitions(q.r.Context(), q.order.OrderID, client.ListTransitionsParams{Sort: "newest", Limit: movesDrawn})
-	if err != nil {
-		return err
-	}
-	p := orderPage{Order: q.order, Stop: stopOf(q.order, moves.Transitions)}
-	left := map[string]string{"refund": unlessZero(refundable(q.order)), "capture": unlessZero(capturable(q.order)), "void": unlessZero(capturable(q.order))}
-	r := refusal{Problem: problem, Order: q.order, Left: left[q.verb.Name], Waits: waitsFor(q.order, moves.Transitions, nil),
-		Ends: p.Ends(), Actions: q.offers(q.order)}
-	r.Typed = url.Values{"person": {q.me.Name}}
-	for _, f := range append(q.questions(), whyField) {
-		r.Typed.Set(f.Name, q.form.Get(f.Name))
-	}
-	switch {
-	case problem.Status == http.StatusPreconditionFailed && q.applies(q.verb, r.Order):
-		r.Again, r.Button = q.with("since", cmp.Or(q.query("since"), strconv.Itoa(seen))), "Look at it again"
-	case q.verb.Name == "retry" && r.Order.Hold == client.OrderHoldAttention && q.form.Get(policyField.Name) != "active":
-		r.Again, r.Button = q.r.URL.RequestURI(), "See if it works under the policy for new orders"
-		r.Typed.Set(policyField.Name, "active")
-	}
-	if r.Happens, err = q.meanwhile(seen); err != nil {
-		return err
-	}
-	return q.showAs(int(problem.Status), "refused", page{Title: "Not done", Data: r})
 }

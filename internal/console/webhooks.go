@@ -86,32 +86,18 @@ func (v *visit) doEndpoint() error {
 	if err != nil {
 		return err
 	}
-	tasks := v.endpointTasks(endpoint)
-	if v.r.Method == http.MethodGet && v.r.PathValue("task") == "recover" {
-		if err := v.sayWhatIsSent(endpoint.ID, tasks); err != nil {
-			return err
-		}
-	}
-	return v.perform(tasks)
+	return v.perform(v.endpointTasks(endpoint))
 }
 
-// sayWhatIsSent adds to the page of a recovery which deliveries are exhausted now.
-func (v *visit) sayWhatIsSent(id string, tasks []*task) error {
+// exhausted says which deliveries of an endpoint are exhausted now.
+func (v *visit) exhausted(id string) (notes []string, err error) {
 	const most = 200
 	list, err := v.api.ListDeliveries(v.r.Context(), id, client.ListDeliveriesParams{State: client.ListDeliveriesParamsStateExhausted, Limit: most})
-	if err != nil {
-		return err
+	if err != nil || len(list.Deliveries) == 0 {
+		return []string{"No delivery is exhausted now. Pending ones are sent by themselves."}, err
 	}
-	note := "No delivery is exhausted now. Pending ones are sent by themselves."
-	if n := int64(len(list.Deliveries)); n > 0 {
-		note = fmt.Sprintf("Exhausted now: %s. The newest was created %s.", atLeast(n, list.NextCursor != ""), distance(time.Since(list.Deliveries[0].CreatedAt)))
-	}
-	for _, t := range tasks {
-		if t.Name == "recover" {
-			t.Notes = append(t.Notes, note)
-		}
-	}
-	return nil
+	return []string{fmt.Sprintf("Exhausted now: %s. The newest was created %s.", atLeast(int64(len(list.Deliveries)), list.NextCursor != ""),
+		distance(time.Since(list.Deliveries[0].CreatedAt)))}, nil
 }
 
 // newEndpoint creates an endpoint. Only the answer to its form has the secret. If the form is sent again, the API
@@ -241,6 +227,10 @@ func (v *visit) endpointTasks(e *client.WebhookEndpoint) []*task {
 			Notes: []string{"All deliveries that used up their attempts are sent as if they were new, oldest first; 10,000 at most."},
 			fields: []field{{Name: "since", Label: "Last attempt at this time or later (UTC)", Type: "datetime-local", Required: true,
 				Value: time.Now().UTC().Add(-24 * time.Hour).Format(minutes)}, whyField},
+			preview: func(url.Values) ([]change, []string, error) {
+				notes, err := v.exhausted(e.ID)
+				return nil, notes, err
+			},
 			do: func(form url.Values) error { return v.recoverDeliveries(e, form) },
 		},
 		&task{
@@ -337,10 +327,7 @@ func (v *visit) recoverDeliveries(e *client.WebhookEndpoint, form url.Values) er
 	if err != nil {
 		return err
 	}
-	r := result{Heading: "1 delivery is sent again", Back: endpointURL(e.ID)}
-	if out.Recovered != 1 {
-		r.Heading = count(out.Recovered) + " deliveries are sent again"
-	}
+	r := result{Heading: times(int(out.Recovered), "1 delivery is sent again", "deliveries are sent again"), Back: endpointURL(e.ID)}
 	if out.More {
 		r.Notes = []string{"There may be more: recover again."}
 	}
@@ -405,8 +392,7 @@ func (v *visit) deliveryTasks(p *deliveryPage) []*task {
 				"The receiver misses an event."},
 			fields: []field{required(whyField)},
 			do: func(form url.Values) error {
-				body := client.SkipBody{Reason: form.Get("reason"), RequestID: form.Get("requestId")}
-				return done(v.api.SkipDelivery(ctx, p.Endpoint, no, body))
+				return done(v.api.SkipDelivery(ctx, p.Endpoint, no, client.SkipBody(verbBody(form))))
 			},
 		},
 	)

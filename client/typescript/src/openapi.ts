@@ -1254,7 +1254,7 @@ export interface components {
             quantity?: number;
             /** @description The refund, if one was requested. It may be open; Pawl continues it. */
             refund?: components["schemas"]["Refund"];
-            /** @description In a dry run of retry: an item of which too little is in stock for the order and the older ones in the list, and what is left of it. The order would fail. */
+            /** @description In a dry run of retry: an item of which too little is in stock for the order and those before it in the list, and what is left of it. The order would fail. */
             soldOut?: components["schemas"]["ItemLeft"];
             status?: components["schemas"]["Status"];
         };
