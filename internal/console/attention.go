@@ -81,8 +81,8 @@ func (v *visit) attention() error {
 			p.Away, p.Again = away(overview, p.Orders)
 			p.One = strings.Contains(p.Away, oneFirst)
 		} else if p.Chosen.Hold() == fsm.HoldApproval {
-			approve := verbByName(verbs, "approve")
-			p.Away = strings.Join(failingAt(overview, approve, needing(approve, []client.BulkResult{{Status: client.StatusPending}})), " ")
+			charge := func(step, _ string) bool { return step == "charge" }
+			p.Away = strings.Join(failingAt(overview, verbByName(verbs, "approve"), charge), " ")
 		}
 	}
 	return v.show("attention", page{Title: "Needs a person", Data: p})

@@ -413,18 +413,15 @@ func TestDoubtIsTold(t *testing.T) {
 	assert.Equal(t, closed.Title+", "+open.Title+", "+groupOf(found, &group).Title, "eu.example, eu.example, Retries are used up")
 	assert.Equal(t, open.key, closed.key, "the group, whatever the breaker does")
 	found.ProviderSteps[0].FailingSince = time.Date(2026, 11, 27, 3, 9, 0, 0, time.UTC)
-	failing := func(verb string, status client.Status) string {
-		a := verbByName(verbs, verb)
+	failing := func(a *verb, status client.Status) string {
 		return strings.Join(failingAt(found, a, needing(a, []client.BulkResult{{Status: status}})), "")
 	}
-	assert.Equal(t, failing("approve", "pending"), "eu.example has failed at charge since 03:09 UTC, and the next call tries whether it works again. If not, approved orders wait to be charged.")
-	recorded := client.Order{Hold: "attention", HoldReason: "undo_refused: out_of_stock"} // and not undo_refused: step_result
-	assert.Equal(t, verbByName(verbs, "step-result").doneTo(&recorded), "The step's result is recorded. Then the undo was tried, and refused: out of stock.")
-	held := []waitingOrder{{Order: client.Order{Status: "charging", Hold: "attention", Route: "eu"}}}
-	away, _ := away(found, held)
-	assert.Equal(t, failing("retry", "charging"), away, "the advice on all screens")
+	assert.Equal(t, failing(verbByName(verbs, "approve"), "pending"), "eu.example has failed at charge since 03:09 UTC, and the next call tries whether it works again. If not, approved orders wait to be charged.")
+	assert.Equal(t, verbByName(verbs, "step-result").doneTo(&client.Order{HoldReason: "undo_refused: out_of_stock"}), "The step's result is recorded. Then the undo was tried, and refused: out of stock.")
+	away, _ := away(found, []waitingOrder{{Order: client.Order{Status: "charging", Hold: "attention", Route: "eu"}}})
+	assert.Equal(t, failing(verbByName(verbs, "retry"), "charging"), away, "the advice on all screens")
 	found.ProviderSteps[0].Breaker = "open"
-	assert.Contains(t, failing("refund", "completed"), "UTC: a refund may not succeed at once; Pawl then tries again by itself.")
+	assert.Contains(t, failing(verbByName(verbs, "refund"), "completed"), "UTC: a refund may not succeed at once; Pawl then tries again by itself.")
 	refunded := client.Order{Currency: "USD", Refunds: []client.Refund{{State: "done", Amount: "5", Reason: "late", FinishedAt: found.ProviderSteps[0].FailingSince}, {State: "failed", Amount: "7"}}}
 	text := render(t, "orders", client.Caller{}, &ordersPage{OfRefunds: true, Orders: []client.Order{refunded}})
 	assert.Contains(t, text, `<th scope="col">Refunded<`, `data-label="Refunded:"><div><time datetime="2026-11-27T03:09:00Z"`, "<div><bdi>late</bdi></div>", "<div>5 USD</div>")
@@ -460,16 +457,13 @@ func TestAway(t *testing.T) {
 	until := time.Date(2026, 7, 1, 20, 50, 0, 0, time.UTC)
 	overview := &client.Overview{Outages: []client.EndedOutage{{Steps: []string{"charge"}, Host: "pay.example", Until: until}}}
 	one := waitingOrder{Order: client.Order{Status: client.StatusCharging, Hold: client.OrderHoldAttention}}
-	for _, c := range []struct {
-		call client.Call
-		want string
-	}{
-		{client.Call{StartedAt: until.Add(-time.Minute), Operation: "do", Outcome: "unknown"}, "pay.example works again since 20:50 UTC: a retry can succeed."},
-		{client.Call{StartedAt: until.Add(time.Minute), Operation: "lookup", Outcome: "retry"}, "pay.example works again since 20:50 UTC: a retry can succeed."},
-		{client.Call{StartedAt: until.Add(time.Minute), Operation: "do", Outcome: "unknown"}, ""},
+	for call, want := range map[*client.Call]string{
+		{StartedAt: until.Add(-time.Minute), Operation: "do", Outcome: "unknown"}:  "pay.example works again since 20:50 UTC: a retry can succeed.",
+		{StartedAt: until.Add(time.Minute), Operation: "lookup", Outcome: "retry"}: "pay.example works again since 20:50 UTC: a retry can succeed.",
+		{StartedAt: until.Add(time.Minute), Operation: "do", Outcome: "unknown"}:   "",
 	} {
-		one.Made = []client.Call{c.call}
+		one.Made = []client.Call{*call}
 		_, again := away(overview, []waitingOrder{one})
-		assert.Equal(t, again, c.want)
+		assert.Equal(t, again, want)
 	}
 }

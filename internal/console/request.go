@@ -21,9 +21,6 @@ var policyField = field{Name: "policy", Label: "Policy", Type: "select", Options
 	"pinned": "The one it started with", "active": "The one for new orders"},
 	Fold: "Advanced: policy", Help: "Change it only if the policy was wrong, and has been corrected since."}
 
-// stepDetails say in a URL what step-result is about, if it is not the current step, and what the person has seen of the order.
-var stepDetails = []string{"step", "generation", "refund", "capture", "void", "since"}
-
 type ofOrder struct {
 	*visit
 	verb    *verb
@@ -75,7 +72,7 @@ func (q *ofOrder) task() *task {
 		Name: q.verb.Name, operation: q.verb.operation,
 		Heading: heading, Button: cmp.Or(q.verb.button, q.verb.Label), Danger: q.verb.Danger, Notes: []string{q.about(), q.verb.Meaning},
 		questions: q.asks, seen: map[string]string{"seq": strconv.Itoa(q.order.Seq)},
-		conflict: q.conflict, details: stepDetails,
+		conflict: q.conflict, details: []string{"step", "generation", "refund", "capture", "void", "since"}, // what step-result is about, and what was seen
 		Cautions: q.caution(),
 		do: func(form url.Values) error {
 			if !form.Has("seq") {

@@ -67,8 +67,7 @@ func TestErrors(t *testing.T) {
 	s.get(t, retry).want(t, 200, "Retry 1 order?", "Left out: 1 order<", "starts with the charge", `aria-label="first"`)                                   // the oldest
 	s.post(t, "/console/bulk", url.Values{"verb": {"retry"}, "id": {"<i>second", "first"}}).want(t, 200, "Retry 1 order?", `aria-label="&lt;i&gt;second"`) // in the order given
 	s.get(t, "/console/order/retry?id=first").want(t, 200, "5.00 USD is charged", "!"+short)
-	since := `data-label="Since:"><time datetime=`
-	s.get(t, ordersOf("status:failed sort:oldest")).want(t, 200, since, "oldest first, <a href=\"/console/orders?q=status%3afailed\">newest first</a>",
+	s.get(t, ordersOf("status:failed sort:oldest")).want(t, 200, `data-label="Since:"><time datetime=`, "oldest first, <a href=\"/console/orders?q=status%3afailed\">newest first</a>",
 		`aria-label="Remove status:failed"`, `href="/console/orders?q=sort%3aoldest"`)
 	s.get(t, "/console/errors", s.token(t, "reader", access.Read)...).want(t, 200, "out_of_stock", "!again from the start")
 	s.sql(t, `SET session_replication_role = replica; UPDATE orders SET failure_step = 'charge', failure_code = 'card_declined'; RESET session_replication_role`)
