@@ -357,8 +357,8 @@ func TestNoneOnThisPage(t *testing.T) {
 	t.Parallel()
 	for next, want := range map[string]string{"": "No order waits for this any more",
 		"/console/attention?cursor=c": "None was found among the last 10,000"} {
-		text := render(t, "attention", client.Caller{}, &attentionPage{Chosen: &waitingGroup{reason: reason{words: reasons[0]}}, Next: next})
-		assert.True(t, strings.Contains(text, want) && strings.Contains(text, "Search further") == (next != ""), text)
+		text := render(t, "errors", client.Caller{}, errorsPage{Groups: []errorGroup{{Waits: true}}}) + render(t, "attention", client.Caller{}, &attentionPage{Chosen: &waitingGroup{reason: reason{words: reasons[0]}}, Next: next})
+		assert.True(t, strings.Contains(text, want) && strings.Contains(text, "no order waits for it") && strings.Contains(text, "Search further") == (next != ""), text)
 	}
 }
 

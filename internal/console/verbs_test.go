@@ -76,7 +76,7 @@ func TestAnOrderThatHasChanged(t *testing.T) {
 	s := setup(t)
 	s.order(t, "o", "charging", "retry")
 	path := "/console/order/cancel?id=o"
-	cancel, retry := s.get(t, path).want(t, 200), s.get(t, "/console/order/retry?id=o").want(t, 200, "<summary>Advanced: policy</summary>")
+	cancel, retry := s.get(t, path).want(t, 200, "!Everything that was done"), s.get(t, "/console/order/retry?id=o").want(t, 200, "<summary>Advanced: policy</summary>")
 	looked := s.post(t, "/console/order/retry?id=o", retry.fill("policy", "active", "reason", "typed", "look", "yes")).
 		want(t, 200, "<details open><summary>Advanced: policy", ">typed</textarea>", `value="active" selected`)
 	assert.NoError(t, assert.Err(s.api.PauseOrder(t.Context(), "o", client.VerbBody{Reason: "somebody else"})))
@@ -96,7 +96,7 @@ func TestAnOrderThatHasChanged(t *testing.T) {
 	s.get(t, "/console/order/refund?id=o").want(t, 409, "The order is being undone, and needs a person. What was charged goes back once a retry of the undo succeeds.", canceled)
 	s.get(t, orderPath+"o").want(t, 200, "</bdi> <span class=\"badge being canceled\">being canceled</span></h1>", canceled, "The goods are not reserved. Somebody must decide", "!/console/order/cancel")
 	s.post(t, "/console/bulk", url.Values{"verb": {"cancel"}, "id": {"o"}}).want(t, 200, "None of these orders can be canceled<", "he order is already being canceled, and needs a person")
-	s.get(t, "/console/attention?hold=attention").want(t, 200, "/console/order/retry?id=o", "!/console/order/cancel")
+	s.get(t, "/console/attention?hold=attention").want(t, 200, "/console/order/retry?id=o", "!/console/order/cancel", "The goods are not reserved. Only the charge is left to undo: Retry tries again.")
 	s.get(t, "/console/order/process?id=o").want(t, 404)
 }
 
