@@ -2,6 +2,7 @@ package console
 
 import (
 	"cmp"
+	"fmt"
 	"net/url"
 	"slices"
 	"strconv"
@@ -77,10 +78,12 @@ func (v *visit) history(order *client.Order) (*history, error) {
 			break
 		}
 	}
-	if err := v.offerByHand(order.OrderID, h.Entries); err != nil || h.Every {
-		return h, err
+	if v.may("settleStepOfOrder") {
+		h.offerByHand()
 	}
-	h.Story = h.tell(order, begins)
+	if !h.Every {
+		h.Story = h.tell(order, begins)
+	}
 	return h, nil
 }
 
@@ -98,24 +101,21 @@ func (h *history) tell(order *client.Order, begins bool) []chapter {
 	return story
 }
 
-// offerByHand finds the last call of each open undo: all of its calls say that it is open, but one link is enough.
-func (v *visit) offerByHand(orderID string, entries []entry) error {
-	open := func(e entry) bool { return e.Call != nil && e.Call.UndoOpen }
-	if !v.may("settleStepOfOrder") || !slices.ContainsFunc(entries, open) {
-		return nil
+// offerByHand finds the last call on the page of each open undo: all of its calls say that it is open, but one link is enough.
+func (h *history) offerByHand() {
+	last := map[string]*entry{}
+	for i := range h.Entries {
+		e := &h.Entries[i]
+		if c := e.Call; c != nil && c.UndoOpen {
+			undo := fmt.Sprint(c.Step, c.Generation)
+			if last[undo] == nil || h.Oldest {
+				last[undo] = e
+			}
+		}
 	}
-	// These calls count down, so the newest come first.
-	newest, err := v.api.ListCalls(v.r.Context(), orderID, client.ListCallsParams{Before: 1, Limit: 200})
-	if err != nil {
-		return err
+	for _, e := range last {
+		e.ByHand = true
 	}
-	for i := range entries {
-		e := &entries[i]
-		e.ByHand = open(*e) && !slices.ContainsFunc(newest.Calls, func(c client.Call) bool {
-			return c.UndoOpen && c.Step == e.Call.Step && c.Generation == e.Call.Generation && c.Call < e.Call.Call
-		})
-	}
-	return nil
 }
 
 // entries returns the entries of a page, and at least one more if there are more.
@@ -210,6 +210,11 @@ func (at past) behind(entries []entry) past {
 		}
 	}
 	return at
+}
+
+// HistoryURL is the first page of the history in an order, as a story or with every move and call.
+func (p *orderPage) HistoryURL(oldest, every bool) string {
+	return past{oldest: oldest, every: every}.url(p.OrderID)
 }
 
 func (at past) url(orderID string) string {

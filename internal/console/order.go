@@ -51,9 +51,6 @@ type operation struct {
 	Restock int
 }
 
-// Operations are the charge operations of the order, in the order of their requests.
-func (p *orderPage) Operations() []operation { return operationsOf(p.Order) }
-
 // tried are the operations of an order that are not done yet.
 type tried struct {
 	Title      string
@@ -63,7 +60,7 @@ type tried struct {
 
 // Tried are the operations that are not done yet; nil: the provider was asked in vain for none.
 func (p *orderPage) Tried() *tried {
-	open := slices.DeleteFunc(p.Operations(), func(o operation) bool { return !o.Waits() })
+	open := slices.DeleteFunc(operationsOf(p.Order), func(o operation) bool { return !o.Waits() })
 	if !slices.ContainsFunc(open, func(o operation) bool { return o.Code != "" }) {
 		return nil
 	}
@@ -84,9 +81,14 @@ func (o operation) Waits() bool {
 	return o.State == client.CaptureStatePending || o.State == client.CaptureStateInDoubt
 }
 
+// EndOfAuthorization reports whether Pawl asks the provider about what is left of an authorization that is over: nobody
+// asked for that void.
+func (o operation) EndOfAuthorization() bool { return o.Kind == "void" && o.RequestID == "" }
+
 // ByHand reports whether a person must record the result.
 func (o operation) ByHand() bool { return o.Waits() && o.Code != "" && o.NextAt.IsZero() }
 
+// operationsOf are the refunds, captures and voids of an order, in the order of their requests.
 func operationsOf(o *client.Order) (all []operation) {
 	for _, r := range o.Refunds {
 		all = append(all, operation{Kind: "refund", Restock: r.Restock, Capture: client.Capture{
@@ -104,30 +106,32 @@ func operationsOf(o *client.Order) (all []operation) {
 	return all
 }
 
-// OpenDisputes are the disputes that were neither won nor lost.
-func (p *orderPage) OpenDisputes() []client.Dispute { return openDisputes(p.Order) }
+// dispute is one as it was reported last.
+type dispute struct {
+	client.Dispute
+	Opened time.Time // before; zero: it is open, or was not reported then
+}
 
-// DisputeRows are the disputes, each as it was reported last.
-func (p *orderPage) DisputeRows() (rows []disputeRow) {
-	for _, d := range p.Order.Disputes {
-		i := slices.IndexFunc(rows, func(row disputeRow) bool { return row.Reference == d.Reference })
+// disputesIn are the disputes of an order in a state; empty: in any.
+func disputesIn(state client.DisputeState, o *client.Order) (rows []dispute) {
+	for _, d := range o.Disputes {
+		i := slices.IndexFunc(rows, func(row dispute) bool { return row.Reference == d.Reference })
 		switch {
 		case i < 0:
-			rows = append(rows, disputeRow{Dispute: d})
+			rows = append(rows, dispute{Dispute: d})
 		case d.State == client.DisputeStateOpened:
 			rows[i].Opened, rows[i].Reason = d.At, cmp.Or(rows[i].Reason, d.Reason)
 		default:
 			d.Reason = cmp.Or(d.Reason, rows[i].Reason)
-			rows[i] = disputeRow{d, rows[i].At}
+			rows[i] = dispute{d, rows[i].At}
 		}
 	}
-	return rows
+	return slices.DeleteFunc(rows, func(d dispute) bool { return state != "" && d.State != state })
 }
 
-type disputeRow struct {
-	client.Dispute
-	Opened time.Time // before; zero: it is open, or was not reported then
-}
+func openDisputes(o *client.Order) []dispute { return disputesIn(client.DisputeStateOpened, o) }
+
+func lostDisputes(o *client.Order) []dispute { return disputesIn(client.DisputeStateLost, o) }
 
 // Disputed is what open disputes may take; empty: nothing.
 func (p *orderPage) Disputed() string { return unlessZero(sumOf(openDisputes(p.Order))) }
@@ -135,7 +139,7 @@ func (p *orderPage) Disputed() string { return unlessZero(sumOf(openDisputes(p.O
 // Lost is what lost disputes have taken; empty: nothing.
 func (p *orderPage) Lost() string { return unlessZero(sumOf(lostDisputes(p.Order))) }
 
-func sumOf(disputes []client.Dispute) (sum decimal.Decimal) {
+func sumOf(disputes []dispute) (sum decimal.Decimal) {
 	for _, d := range disputes {
 		sum, _ = sum.Add(parsed(d.Amount))
 	}
@@ -189,12 +193,21 @@ func (p *orderPage) Balance() *balance {
 	b.less("refunded", parsed(p.Refunded))
 	b.less("still to go back", goingBack(p.Order))
 	b.less("lost in disputes", sumOf(lostDisputes(p.Order)))
+	kept := count(b.Kept) + " " + p.Currency
+	switch {
+	case !beingUndone(p.Order) || !b.Kept.IsPos():
+		b.Result = "kept " + kept
+	case p.Hold == client.OrderHoldAttention:
+		b.Result = kept + " still to go back, as far as is known"
+	default:
+		b.Result = kept + " goes back"
+	}
 	return b
 }
 
 type balance struct {
-	Line string // without its result
-	Kept decimal.Decimal
+	Line, Result string
+	Kept         decimal.Decimal
 }
 
 func (b *balance) less(what string, amount decimal.Decimal) {
@@ -271,17 +284,17 @@ func (l *linePart) add(part linePart) {
 func (p *orderPage) Goods() string {
 	switch reserve := p.Steps.Reserve; {
 	case p.Status == client.StatusCompleted:
-		back := 0
+		back, where := 0, "back in stock"
 		for _, refund := range p.Refunds {
 			back += refund.Restock
 		}
-		if back > 0 && p.Item != nil && !p.Item.Tracked {
-			return fmt.Sprintf("sold, %d came back", back)
+		if p.Item != nil && !p.Item.Tracked {
+			where = "came back"
 		}
-		if back > 0 {
-			return fmt.Sprintf("sold, %d back in stock", back)
+		if back == 0 {
+			return "sold"
 		}
-		return "sold"
+		return fmt.Sprintf("sold, %d %s", back, where)
 	case reserve.Completed:
 		return "reserved"
 	case reserve.Undone && !reserve.InDoubt:
@@ -294,24 +307,15 @@ func (p *orderPage) Goods() string {
 
 // ChargesBefore are the references of charges before the order was started again, each with that of its undo, if calls on the
 // page have them.
-func (p *orderPage) ChargesBefore() (all [][2]string) {
-	for generation := range p.Generation {
-		if charge := p.referenceOf(generation, false); charge != "" {
-			all = append(all, [2]string{charge, p.referenceOf(generation, true)})
-		}
-	}
-	return all
-}
-
-// referenceOf is the provider's name for the charge of a generation, or for its undo, if a call on the page has it.
-func (p *orderPage) referenceOf(generation int, undo bool) string {
+func (p *orderPage) ChargesBefore() [][2]string {
+	all, undo := make([][2]string, p.Generation), map[bool]int{true: 1}
 	for _, e := range p.History.Entries {
-		if c := e.Call; c != nil && c.Step == "charge" && (c.Operation == "undo") == undo && c.Outcome == "done" && c.Generation == generation &&
-			c.Reference != p.Steps.Charge.Reference {
-			return c.Reference
+		if c := e.Call; c != nil && c.Step == "charge" && c.Outcome == "done" && c.Generation < p.Generation && c.Reference != p.Steps.Charge.Reference {
+			found := &all[c.Generation][undo[c.Operation == "undo"]]
+			*found = cmp.Or(*found, c.Reference)
 		}
 	}
-	return ""
+	return slices.DeleteFunc(all, func(charge [2]string) bool { return charge[0] == "" })
 }
 
 // endpointDeliveries are deliveries of an order to an endpoint, the newest first.

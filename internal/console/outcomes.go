@@ -51,20 +51,6 @@ func capturable(o *client.Order) decimal.Decimal {
 	return left
 }
 
-// lostDisputes are the disputes of an order that were lost.
-func lostDisputes(o *client.Order) []client.Dispute {
-	return slices.DeleteFunc(slices.Clone(o.Disputes), func(d client.Dispute) bool { return d.State != client.DisputeStateLost })
-}
-
-// openDisputes are the disputes of an order that were neither won nor lost.
-func openDisputes(o *client.Order) []client.Dispute {
-	return slices.DeleteFunc(slices.Clone(o.Disputes), func(d client.Dispute) bool {
-		return d.State != client.DisputeStateOpened || slices.ContainsFunc(o.Disputes, func(other client.Dispute) bool {
-			return other.Reference == d.Reference && other.State != d.State
-		})
-	})
-}
-
 // caution warns before something is done to an order about which the provider's books differ, or whose provider fails, and
 // before money goes back that a dispute may take back as well.
 func (q *ofOrder) caution() (warnings []template.HTML) {

@@ -290,7 +290,7 @@ func TestLongHistory(t *testing.T) {
 		}
 		assert.True(t, len(seen) == 1300+600+60 && last == end, sort, len(seen), "moves and calls, the last of them", last)
 	}
-	s.get(t, orderPath+"long").want(t, 200, "Its earlier states are not shown", "It is under way", "no answer", "More of it is on another page.", "These are the first two and the last two.", "&amp;every=yes#history", "Next page")
+	s.get(t, orderPath+"long").want(t, 200, "Its earlier states are not shown", "It is under way", "no answer", "More of it is on another page.", "These are the first two and the last two.", "every=yes&amp;id=long#history", "Next page")
 	rows := len(rowOfHistory.FindAllString(s.get(t, orderPath+"long").body, -1))
 	assert.True(t, rows <= 60, rows, "rows of a long history")
 }

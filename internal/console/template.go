@@ -37,6 +37,7 @@ func parseTemplates() map[string]*template.Template {
 var functions = template.FuncMap{
 	"ago": ago, "past": func(at time.Time) bool { return at.Before(time.Now()) },
 	"due": due, "deliveryState": deliveryState, "beingUndone": beingUndone, "beingCanceled": beingCanceled, "typesText": typesText,
+	"operationsOf": operationsOf, "openDisputes": openDisputes, "disputesIn": disputesIn, "plural": plural,
 	"why": inWords, "whyHeld": whyHeld, "nextOf": nextOf, "answerTo": answerTo,
 
 	"code":   codeInWords,
@@ -45,7 +46,6 @@ var functions = template.FuncMap{
 	"minute": func(at time.Time) string { return at.UTC().Format("15:04 UTC") },
 
 	"sentence":  sentence,
-	"unstopped": func(detail string) string { return strings.TrimRight(detail, ".") },
 	"lines":     visibleLines,
 	"id":        isolated,
 	"orderLink": func(id string) template.HTML {

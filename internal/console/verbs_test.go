@@ -258,7 +258,7 @@ func TestSettling(t *testing.T) {
 	s.sql(t, `INSERT INTO step_calls (order_no, call, fence, generation, step, operation, started_at)
 		SELECT order_no, -n, 0, 0, 'charge', 'undo', now() - (60 - n) * interval '1 s' FROM orders, generate_series(1, 60) AS n
 		WHERE order_id = 'late'`)
-	for page, links := range map[string]int{"": 1, "&aside=-50": 0, "&sort=oldest": 1} { // the page with the last try
+	for page, links := range map[string]int{"": 1, "&aside=-50": 1, "&sort=oldest": 1} { // for the last try on the page
 		shown := s.get(t, orderPath+"late"+page).want(t, 200, "charge undo")
 		assert.Equal(t, strings.Count(shown.body, "Record that it was undone by hand"), links,
 			page, "has links to settle the undo")
