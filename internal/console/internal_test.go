@@ -268,7 +268,7 @@ func TestNumbers(t *testing.T) {
 	for n, want := range map[float64]string{1234.5: "1234", 10: "10", 9.96: "10", 9.94: "9.9", .1: "0.1", .02: "0.02"} {
 		assert.Equal(t, short(n), want, n, "is written")
 	}
-	for seconds, want := range map[float64]string{0: "0", .004: "4.0 ms", .05: "50 ms", 2.5: "2.5 s", 90: "90 s", 600: "10 min", 7200: "2.0 h"} {
+	for seconds, want := range map[float64]string{0: "0 s", .004: "0.004 s", .05: "0.05 s", 2.5: "2.5 s", 90: "90 s", 600: "10 min", 7200: "2 h"} {
 		assert.Equal(t, duration(seconds), want, seconds, "s are written")
 	}
 	for got, want := range map[string]string{
@@ -290,7 +290,7 @@ func TestOverviewOfALot(t *testing.T) {
 		Holds:    []client.HoldCount{{Hold: "attention", Orders: 1234, LongestSeconds: 5400}},
 		Oldest:   client.UnfinishedOrder{OrderID: trick, Status: "charging", Hold: "attention", CreatedAt: time.Now()},
 		ProviderSteps: []client.ProviderStep{{Policy: 3, Step: "charge", Breaker: "half_open", InFlight: 5, Queued: 6},
-			{Policy: 4, Step: "charge", Breaker: "open"}, {Policy: 4, Step: "reserve", Breaker: "closed"}},
+			{Policy: 4, Step: "charge", Breaker: "open"}, {Policy: 4, Step: "reserve", Breaker: "closed", FailingSince: time.Now()}},
 		ChargeOperations: 2, OldestChargeOperationSeconds: 60, LateUndos: 3, OrdersPerSecond: 12.7,
 	}
 	usd := []client.CurrencyTotal{{Currency: "USD", Orders: 416, Amount: "98400.00"}}
@@ -299,7 +299,7 @@ func TestOverviewOfALot(t *testing.T) {
 	found.Incidents = []client.Incident{
 		{Kind: "provider_failing", Step: "charge", Since: time.Now().Add(-time.Hour), Orders: 416, Trying: 378, Totals: usd, Host: "pay.example", Detail: "connection refused", Policy: 4, NeedsPersonAt: time.Date(2126, 11, 27, 3, 24, 0, 0, time.UTC)},
 		{Kind: "provider_failing", Step: "reserve", Since: time.Now().Add(-time.Minute), Orders: 4, Host: "pay.example"},
-		{Kind: "overdue", Since: time.Now().Add(-time.Minute)},
+		{Kind: "provider_failing", Step: "reserve", Host: "idle.example"}, {Kind: "overdue", Since: time.Now().Add(-time.Minute)},
 		{Kind: "attention", Reason: "retries_exhausted", Orders: 1, Totals: usd}, {Kind: "attention", Reason: trick, Orders: countedTo, More: true},
 		{Kind: "approval", Orders: 25}, {Kind: "webhook_failing", EndpointID: "whe_2", Detail: trick, Until: time.Now().Add(time.Minute)},
 		{Kind: "operations_waiting", Operation: "refund", Orders: 12, Totals: usd, Since: until, Until: until, Detail: "timeout"}, {Kind: "operations_waiting", Operation: "void", Reason: "outcome_unknown", Orders: 1, Since: until},
@@ -317,7 +317,7 @@ func TestOverviewOfALot(t *testing.T) {
 		"<strong><bdi>pay.example</bdi></strong>\n<span>has failed at charge, reserve <time", ">for 1 h</time>: <bdi>connection refused</bdi>", "policy 4", "<strong>420</strong> orders (98,400.00 USD) wait, and go on by themselves if it works again by 03:24 UTC (<time data-due",
 		`href="/console/orders?q=status%3Acharging%2Crefunding%2Creserving%2Creleasing&#43;hold%3Aretry"`, `href="/console/runbook#a-provider-is-away"`, "an order has been due",
 		"<strong><bdi>confirm</bdi> works again</strong> <span>since 03:09 UTC; <bdi>pay.example</bdi> failed for 5 min: <bdi>the provider did not answer in time</bdi></span>",
-		`class="past"><div><strong><bdi>charge</bdi>, <bdi>reserve</bdi> failed before</strong>`, "–03:09 UTC, <bdi>stock.example</bdi>: <bdi>HTTP 503</bdi></span>", "; 378 are being tried now",
+		`class="past"><div><strong><bdi>charge</bdi>, <bdi>reserve</bdi> failed before</strong>`, "<span>for 7 min until 03:09 UTC, <bdi>stock.example</bdi>: <bdi>HTTP 503</bdi></span>", "is counted in each.", "no order waits for it: the next call tries whether it works again</span>", `href="/console/attention">Retry one order<`, "closed: the next call tries</span> failing <time", "; 378 are being tried now",
 		"<strong>416</strong> orders waited: 400 completed, <a href=\"/console/attention\">14 need a person</a>, 2 still on the way",
 		"<strong>Needs you</strong>\n<span>Retries are used up</span> <span><strong>1</strong> order (98,400.00 USD)</span>", `href="/console/attention?hold=attention&amp;reason=retries_exhausted"`,
 		"<strong>10,000&#43;</strong> orders", "<strong>To approve</strong>", "<strong>Endpoint whe_2</strong>", "the next try is", `href="/console/webhook?id=whe_2"`,

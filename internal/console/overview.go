@@ -31,8 +31,10 @@ type wrong struct {
 	Title  string
 	Why    string // why orders need a person
 	URL    string // of the orders or the endpoint
-	Link   string // what is behind it
+	Link   string // what is behind it; empty: nothing
 	Warns  bool   // it can wait
+
+	Runbook string // the section about it, besides what URL shows
 }
 
 // verdict sums up the incidents.
@@ -73,6 +75,11 @@ func (p *overviewPage) judge(may func(string) bool) {
 	for _, h := range p.Holds {
 		if h.Hold == fsm.HoldRetry || h.Hold == fsm.HoldCallback || h.Hold == fsm.HoldQueued {
 			v.Alone, v.More = v.Alone+h.Orders, v.More || h.More
+		}
+	}
+	for i := range p.Wrong { // nothing calls a provider that no order waits for
+		if w := &p.Wrong[i]; w.Kind == client.IncidentKindProviderFailing && w.Orders == 0 {
+			w.Link, w.URL = map[bool]string{true: "Retry one order"}[v.Person.Orders > 0], "/console/attention"
 		}
 	}
 }
@@ -141,39 +148,47 @@ func (v *visit) overview() error {
 	return v.show("overview", page{Title: "Overview", Data: p})
 }
 
+// incidents are what incidents of a kind have in common.
+var incidents = map[client.IncidentKind]wrong{
+	client.IncidentKindAttention:         {Title: "Needs you", Link: "Look and act"},
+	client.IncidentKindApproval:          {Title: "To approve", Link: "Look and decide", URL: address("/console/attention", approval.query()), Warns: true},
+	client.IncidentKindProviderFailing:   {Link: "Orders to be retried", Runbook: "a-provider-is-away"},
+	client.IncidentKindOperationsWaiting: {Link: "Show them", URL: ordersURL("refund:open sort:oldest"), Runbook: "pawlchargeoperationsopen"},
+	client.IncidentKindOverdue:           {Title: "Overdue", Link: "Runbook", URL: "/console/runbook#pawlordersnottakenup"},
+	client.IncidentKindReplicaLost:       {Link: "Runbook", URL: "/console/runbook#pawldown", Warns: true},
+	client.IncidentKindBooksWrong:        {Title: "The books are wrong", Link: "Show what is wrong", URL: "/console/books"},
+	client.IncidentKindBooksDiffer:       {Title: "The provider's books differ", Link: "Show the differences", URL: "/console/books#provider", Warns: true},
+	client.IncidentKindWebhookFailing:    {Link: "Show it", Runbook: "pawlwebhookendpointfailing", Warns: true},
+	client.IncidentKindWebhookDisabled:   {Link: "Show it", Runbook: "pawlwebhookendpointdisabled", Warns: true},
+}
+
 func wrongOf(i client.Incident, may func(string) bool) wrong {
-	w := wrong{Incident: i}
+	w := incidents[i.Kind]
+	w.Incident = i
 	switch i.Kind {
 	case client.IncidentKindAttention:
 		why := reasonOf(client.OrderHoldAttention, i.Reason)
 		why.state = fsm.State(i.Status)
-		w.Title, w.Why, w.Link, w.URL = "Needs you", why.Title+why.At(), "Look and act", address("/console/attention", why.query())
-		if !decides(i.Kind, may) {
+		if w.Why, w.URL = why.Title+why.At(), address("/console/attention", why.query()); !decides(i.Kind, may) {
 			w.Title, w.Link = "Needs a person", "Look"
 		}
 	case client.IncidentKindApproval:
-		w.Title, w.Link, w.URL, w.Warns = "To approve", "Look and decide", address("/console/attention", approval.query()), true
 		if !decides(i.Kind, may) {
 			w.Why, w.Link = "by a person with the role approve", "Look"
 		}
 	case client.IncidentKindProviderFailing:
-		w.Title, w.Link, w.steps, w.causes = cmp.Or(i.Host, "The provider of "+string(i.Step)), "Orders to be retried", []string{string(i.Step)}, []string{i.Detail}
+		w.Title, w.steps, w.causes = cmp.Or(i.Host, "The provider of "+string(i.Step)), []string{string(i.Step)}, []string{i.Detail}
 		if i.Route != "" {
 			w.steps[0] += " (" + i.Route + ")"
 		}
 		w.URL = waitingAt(statusesAt(fsm.Step(i.Step)), i.Route)
 	case client.IncidentKindOperationsWaiting:
-		w.Title, w.Link, w.URL, w.Warns = capital(string(i.Operation))+"s", "Show them", ordersURL("refund:open sort:oldest"), i.Reason == ""
-	case client.IncidentKindOverdue:
-		w.Title, w.Link, w.URL = "Overdue", "Runbook", "/console/runbook#pawlordersnottakenup"
+		w.Title, w.Warns = capital(string(i.Operation))+"s", i.Reason == ""
 	case client.IncidentKindReplicaLost:
-		w.Title, w.Link, w.URL, w.Warns = "Replica "+i.Replica, "Runbook", "/console/runbook#pawldown", true
-	case client.IncidentKindBooksWrong:
-		w.Title, w.Link, w.URL = "The books are wrong", "Show what is wrong", "/console/books"
-	case client.IncidentKindBooksDiffer:
-		w.Title, w.Link, w.URL, w.Warns = "The provider's books differ", "Show the differences", "/console/books#provider", true
-	default:
-		w.Title, w.Link, w.URL, w.Warns = "Endpoint "+i.EndpointID, "Show it", endpointURL(i.EndpointID), true
+		w.Title = "Replica " + i.Replica
+	case client.IncidentKindWebhookFailing, client.IncidentKindWebhookDisabled:
+		w.Title, w.URL = "Endpoint "+i.EndpointID, endpointURL(i.EndpointID)
+	case client.IncidentKindOverdue, client.IncidentKindBooksWrong, client.IncidentKindBooksDiffer: // nothing more to say
 	}
 	return w
 }
@@ -231,15 +246,6 @@ func (w wrong) Cause() string {
 	return strings.Join(all, "; ")
 }
 
-// Runbook is the section about it, besides what URL shows.
-func (w wrong) Runbook() string {
-	sections := map[client.IncidentKind]string{
-		client.IncidentKindOperationsWaiting: "pawlchargeoperationsopen", client.IncidentKindProviderFailing: "a-provider-is-away",
-		client.IncidentKindWebhookFailing: "pawlwebhookendpointfailing", client.IncidentKindWebhookDisabled: "pawlwebhookendpointdisabled",
-	}
-	return sections[w.Kind]
-}
-
 // Found is what is wrong with the books: checks, or providers.
 func (w wrong) Found() []string {
 	found := strings.Split(w.Detail, ", ")
@@ -287,19 +293,12 @@ func short(n float64) string {
 	return strconv.FormatFloat(n, 'g', 1, 64)
 }
 
-// duration formats seconds in a suitable unit.
+// duration formats seconds: as a length, and short ones exactly.
 func duration(seconds float64) string {
-	switch {
-	case seconds <= 0:
-		return "0"
-	case seconds < .0995:
-		return short(seconds*1000) + " ms"
-	case seconds < 100:
+	if seconds < 100 {
 		return short(seconds) + " s"
-	case seconds < 6000:
-		return short(seconds/60) + " min"
 	}
-	return short(seconds/3600) + " h"
+	return length(time.Duration(seconds * float64(time.Second)))
 }
 
 func holdURL(hold string) string { return ordersURL("hold:" + hold + " sort:oldest") }

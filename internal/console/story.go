@@ -423,7 +423,7 @@ func (c *chapter) tellHolds() {
 			if waited := until.Sub(e.At); until.IsZero() {
 				c.say("It waits for " + what)
 			} else if waited > time.Second {
-				c.say("It waited " + duration(waited.Seconds()) + " for " + what)
+				c.say("It waited " + length(waited) + " for " + what)
 			}
 		case fsm.HoldAttention, "hold":
 			c.Mark = cmp.Or(c.Mark, "failed")

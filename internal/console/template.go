@@ -45,9 +45,9 @@ var functions = template.FuncMap{
 	"lasted": func(since, until time.Time) string { return length(until.Sub(since)) },
 	"minute": func(at time.Time) string { return at.UTC().Format("15:04 UTC") },
 
-	"sentence":  sentence,
-	"lines":     visibleLines,
-	"id":        isolated,
+	"sentence": sentence,
+	"lines":    visibleLines,
+	"id":       isolated,
 	"orderLink": func(id string) template.HTML {
 		return `<a href="` + template.HTML(orderURL(id)) + `">` + isolated(id) + `</a>`
 	},
