@@ -17,8 +17,7 @@ type history struct {
 	Entries []entry // with Every
 	Oldest  bool    // oldest first
 	Every   bool
-	Next    string        // the URL of the next page
-	Newest  []client.Call // that moved the order, the newest first; nil: they are on another page, or there are none
+	Next    string // the URL of the next page
 }
 
 // entry is a move, a call, or a move and the call that it recorded.
@@ -39,8 +38,7 @@ func (e *entry) Took() time.Duration {
 
 const (
 	historyPage = 150 // moves and calls that are read at a time
-	pagesTold   = 8   // that are read at most for a story, as long as they make
-	rowsTold    = 30  // chapters or fewer
+	pagesTold   = 8   // that are read at most for a story
 )
 
 // past is the cursor of a history, in three numberings: of moves, of calls that moved the order, and of other calls,
@@ -55,25 +53,17 @@ type past struct {
 func (v *visit) history(order *client.Order) (*history, error) {
 	at := past{v.query("sort") == "oldest", number(v.query("moves")), number(v.query("calls")), number(v.query("aside")), v.query("every") != ""}
 	h := &history{Oldest: at.oldest, Every: at.every}
-	begins := at.moves == 0 && at.calls == 0 && at.aside == 0
+	begins := at == past{oldest: at.oldest, every: at.every}
 	for pages := 1; ; pages++ {
 		entries, err := v.entries(order, at)
 		if err != nil {
 			return nil, err
 		}
-		more := len(entries) > historyPage
-		entries = entries[:min(len(entries), historyPage)]
-		h.Entries = append(h.Entries, entries...)
-		for _, e := range entries {
-			if begins && !at.oldest && e.Call != nil && e.Call.Call > 0 {
-				h.Newest = append(h.Newest, *e.Call)
-			}
-		}
-		if !more {
+		shown := entries[:min(len(entries), historyPage)]
+		if h.Entries = append(h.Entries, shown...); len(shown) == len(entries) {
 			break
 		}
-		at = at.behind(entries)
-		if at.every || pages == pagesTold || len(h.tell(order, begins)) > rowsTold {
+		if at = at.behind(shown); at.every || pages == pagesTold {
 			h.Next = at.url(order.OrderID)
 			break
 		}
@@ -201,11 +191,9 @@ func (at past) behind(entries []entry) past {
 		if e.Move != nil {
 			at.moves = e.Move.Seq
 		}
-		switch {
-		case e.Call == nil:
-		case e.Call.Call > 0:
+		if e.Call != nil && e.Call.Call > 0 {
 			at.calls = e.Call.Call
-		default:
+		} else if e.Call != nil {
 			at.aside = e.Call.Call
 		}
 	}

@@ -179,6 +179,12 @@ func TestStory(t *testing.T) {
 	move("refunding", "refunding", "attention", "system", "undo_refused: step_result")
 	assert.Equal(t, strings.Join(told(true, true), "\n"), "Accepted: It waited 30 s for a person to approve it.\nAsked to pause token:eve:\nUndo of the charge: recorded as not done token:eve seen:\nUndo of the charge:"+
 		"\nUndo of the charge: recorded as refused token:eve closed:\nUndo of the charge: It needs a person: a person recorded that the provider refuses the undo. It is under way.")
+	entries[len(entries)-1].Move.Reason = "undo_refused: closed"
+	assert.Contains(t, told(true, true)[4], "recorded as refused token:eve closed: Refused: closed.")
+	entries, o.Steps.Charge.Reference = nil, "ch_1"
+	move("charging", "charging", "step-result", "token:eve", "seen")
+	move("charging", "reserving", "", "system", "")
+	assert.Equal(t, storyOf(o, entries, true, true)[0].Reference, "ch_1")
 	o.Refunds = []client.Refund{{Refund: 1, State: "done", Amount: "5", CreatedAt: at, Reference: "re_1"}}
 	entries = []entry{{At: at, Move: &client.Transition{At: at, From: "completed", To: "completed", Verb: "refund", Actor: "token:eve", Reason: "a dent"}},
 		{At: at, Call: &client.Call{Call: -1, Refund: 1, Operation: "refund", Outcome: "done"}},
@@ -252,8 +258,9 @@ func TestWaits(t *testing.T) {
 	assert.Contains(t, render(t, "order", client.Caller{}, &failed), `<bdi>ch_461</bdi></a>, undone by <a class="reference" href="/console/orders?q=%22rf_468%22">`)
 	again := ofOrder{visit: &visit{}, verb: verbByName(verbs, "retry"), order: failed.Order}
 	assert.Contains(t, strings.Join(again.retried(nil), " "), "Last time the charge was refused (the card was declined: Your card was declined).")
-	failed.Failure.Code = "out_of_stock"
-	assert.Contains(t, strings.Join(again.retried(nil), " "), "Last time nothing was charged (out of stock: ")
+	failed.Failure.Code, failed.Failure.Detail, failed.Order.Item = "out_of_stock", "", "lamp"
+	assert.Equal(t, tags.ReplaceAllString(string(failed.Ends()), ""), " It failed before the charge: out of stock (lamp).")
+	assert.Contains(t, strings.Join(again.retried(nil), " "), "Last time nothing was charged (out of stock")
 	assert.Equal(t, changesOf(&client.Order{}, &client.Order{Refunded: "1145.29"}), []change{{"Refunded", "–", "1,145.29"}})
 	declined := errorGroup{Rows: []errorRow{{ErrorGroup: client.ErrorGroup{Step: "charge", Code: "stolen_card", Orders: 1}}}}
 	assert.True(t, declined.Declined() && retriesOf(declined.Rows) == nil && declined.Rows[0].Label() == "List the order", declined)

@@ -259,8 +259,8 @@ func (r *lineRow) giveBack(state client.RefundState, part linePart) {
 	if state != client.RefundStateDone {
 		to = &r.GoingBack
 	}
-	to.add(part)
-	r.Left.add(linePart{-part.Units, part.Amount.Neg()})
+	*to = linePart{to.Units + part.Units, added(to.Amount, part.Amount)}
+	r.Left = linePart{r.Left.Units - part.Units, added(r.Left.Amount, part.Amount.Neg())}
 }
 
 // Says shows a part; empty: nothing of the line.
@@ -274,10 +274,6 @@ func (r lineRow) Says(part linePart) string {
 		return fmt.Sprintf("%s for %d", count(part.Amount), part.Units)
 	}
 	return count(part.Amount)
-}
-
-func (l *linePart) add(part linePart) {
-	l.Units, l.Amount = l.Units+part.Units, added(l.Amount, part.Amount)
 }
 
 // Goods says whether the goods of the order are reserved.
@@ -356,6 +352,10 @@ func (p *orderPage) Ends() (text template.HTML) {
 		return text
 	}
 	text += template.HTML(map[bool]string{true: " It was canceled", false: " It failed"}[p.Status == client.StatusCanceled])
+	detail := strings.TrimRight(p.Failure.Detail, ".")
+	if p.Failure.Code == outOfStock {
+		detail = cmp.Or(detail, p.Order.Item)
+	}
 	switch {
 	case p.Failure.Step == "charge" && p.Failure.Code == outOfStock:
 		text += " before the charge"
@@ -363,10 +363,10 @@ func (p *orderPage) Ends() (text template.HTML) {
 		text += template.HTML(" at " + theStep[client.Status(fsm.DoneIn(fsm.Step(p.Failure.Step)))])
 	}
 	if p.Failure.Code != "" {
-		text += template.HTML(": " + template.HTMLEscapeString(visible(codeInWords(p.Failure.Code))))
+		text += markup(": %s", codeInWords(p.Failure.Code))
 	}
-	if p.Failure.Detail != "" {
-		text += markup(" (%s)", strings.TrimRight(p.Failure.Detail, "."))
+	if detail != "" {
+		text += markup(" (%s)", detail)
 	}
 	return text + "."
 }
@@ -511,15 +511,11 @@ func (v *visit) readPast(p *orderPage) (err error) {
 	if p.History, err = v.history(p.Order); err != nil || p.Hold == "" {
 		return err
 	}
-	calls := p.History.Newest
-	if calls == nil && p.Calls > 0 { // another page of the history
-		found, err := v.api.ListCalls(v.r.Context(), p.OrderID, client.ListCallsParams{After: -1, Sort: "newest", Limit: callsOfWait})
-		if err != nil {
-			return err
-		}
-		calls = found.Calls
+	calls, err := v.api.ListCalls(v.r.Context(), p.OrderID, client.ListCallsParams{After: -1, Sort: "newest", Limit: callsOfWait})
+	if err != nil {
+		return err
 	}
-	if p.Wait = waitsFor(p.Order, moves.Transitions, calls); p.Wait.Needs != nil {
+	if p.Wait = waitsFor(p.Order, moves.Transitions, calls.Calls); p.Wait.Needs != nil {
 		p.Actions = p.Wait.Needs.ranked(p.Actions)
 	}
 	return nil

@@ -179,8 +179,12 @@ func (c *chapter) tell(o *client.Order, now bool) {
 		if m.PaymentMethod != "" {
 			c.say("With another payment method")
 		}
-		if m.Verb == "step-result" && !fsm.State(c.state).Final() {
-			c.Title = titles[c.state] + ": " + c.recorded(o)
+		if of := slices.IndexFunc(operationsOf(o), func(f operation) bool { return f.FinishedAt.Equal(m.At) }); m.Verb == "step-result" && of >= 0 {
+			about := operationsOf(o)[of]
+			c.Title, c.Reference = c.Title+": "+about.name(), about.Reference
+			c.sayRefused(about.Code, about.Detail)
+		} else if m.Verb == "step-result" && !fsm.State(c.state).Final() {
+			c.tellRecorded(o)
 		}
 	} else if c.Title == "" {
 		c.Title = titles[c.state]
@@ -219,19 +223,31 @@ func (c *chapter) say(text string) {
 	}
 }
 
-// recorded says what a person recorded of the step, as far as the service has acted on it since.
-func (c *chapter) recorded(o *client.Order) string {
-	state, left := fsm.State(c.state), fsm.State(c.left)
-	code, _, _ := strings.Cut(c.why, ":")
+// tellRecorded says what a person recorded of the step, as far as the service has acted on it since.
+func (c *chapter) tellRecorded(o *client.Order) {
+	state, left, recorded := fsm.State(c.state), fsm.State(c.left), "recorded as not done"
+	code, rest, _ := strings.Cut(c.why, ": ")
 	switch next, _ := state.Next(fsm.Done); {
 	case left == "":
-		return "result recorded"
+		recorded = "result recorded"
 	case left != state && (state.Undoing() || left == next || left.Step() == state.Step()): // it is undone
-		return "recorded as done"
-	case code == "undo_refused", code == "refused_in_doubt", left != state && o.StopRequested == "":
-		return "recorded as refused"
+		recorded = "recorded as done"
+		c.Reference = map[fsm.State]string{fsm.Charging: o.Steps.Charge.Reference, fsm.Reserving: o.Steps.Reserve.Reference, fsm.Refunding: o.Steps.Charge.UndoReference}[state]
+	case code == "undo_refused", code == "refused_in_doubt":
+		recorded = "recorded as refused"
+		c.sayRefused(rest, "")
+	case left != state && o.StopRequested == "":
+		recorded = "recorded as refused"
+		c.sayRefused(code, o.Failure.Detail)
 	}
-	return "recorded as not done"
+	c.Title = titles[c.state] + ": " + recorded
+}
+
+// sayRefused says why something was refused; of a person's record without a code, nothing.
+func (c *chapter) sayRefused(code, detail string) {
+	if code != "" && code != "step_result" {
+		c.say(strings.TrimSuffix(fmt.Sprintf("Refused: %s, %s", visible(codeInWords(code)), visible(strings.TrimRight(detail, "."))), ", "))
+	}
 }
 
 // tellResult says how the stay in a state ended.
@@ -255,13 +271,13 @@ func (c *chapter) tellResult(o *client.Order, calls []*client.Call) {
 		c.say(c.doneTo(o) + c.how(calls))
 	case last.Outcome == client.CallOutcomeRefused:
 		c.Mark = "failed"
-		c.say(strings.TrimSuffix(fmt.Sprintf("Refused: %s, %s", visible(codeInWords(last.Code)), visible(strings.TrimRight(last.Detail, "."))), ", "))
+		c.sayRefused(last.Code, last.Detail)
 	case c.why == "out_of_stock" && c.state == client.StatusCharging: // the stock was looked at first
 		c.Mark, c.Title = "failed", titles[client.StatusReserving]
 		c.say("Out of stock, so nothing was charged")
 	case c.why != "":
 		c.Mark = "failed"
-		c.say("Refused: " + visible(codeInWords(c.why)))
+		c.sayRefused(c.why, "")
 	default:
 		c.say(theStep[c.state] + " was stopped")
 	}
@@ -367,16 +383,13 @@ func counted(words []string) string {
 	if len(words) == 1 {
 		return words[0]
 	}
-	number, order := map[string]int{}, []string{}
-	for _, word := range words {
-		if number[word]++; number[word] == 1 {
-			order = append(order, word)
-		}
+	var parts []string
+	for all := slices.Clone(words); len(all) > 0; {
+		word, before := all[0], len(all)
+		all = slices.DeleteFunc(all, func(other string) bool { return other == word })
+		parts = append(parts, fmt.Sprintf("%d × %s", before-len(all), word))
 	}
-	for i, word := range order {
-		order[i] = fmt.Sprintf("%d × %s", number[word], word)
-	}
-	return strings.Join(order, ", ")
+	return strings.Join(parts, ", ")
 }
 
 // notDone is the answer to a look-up of what has not arrived.
@@ -457,6 +470,9 @@ func (c *chapter) tellOperation(o *operation, currency string) {
 	}
 	c.Mark = cmp.Or(map[client.CaptureState]string{client.CaptureStateDone: "done", client.CaptureStateFailed: "failed"}[o.State], "waiting")
 	c.Said = slices.Insert(c.Said, 0, capital(strings.ReplaceAll(string(o.State), "_", " "))+".")
+	if o.State == client.CaptureStateFailed {
+		c.sayRefused(o.Code, o.Detail)
+	}
 	if o.EndOfAuthorization() {
 		c.Title, c.Reason = fmt.Sprintf("Authorization over, %s %s of it not captured", count(o.Amount), currency), ""
 		switch {

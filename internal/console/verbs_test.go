@@ -250,6 +250,7 @@ func TestSettling(t *testing.T) {
 	s.settle(t, "refund&refund=1", "What happened to refund 1", "outcome", "refused", "code", "closed")
 	o, err := s.api.GetOrder(t.Context(), "refund")
 	assert.True(t, err == nil && o.Refunds[0].State == "failed" && o.Refunds[0].Code == "closed", o, err)
+	s.get(t, orderPath+"refund").want(t, 200, "<strong>Result recorded by a person: refund 1</strong> by <bdi>local</bdi>: <bdi>seen there</bdi>. Refused: closed.")
 
 	s.order(t, "late", "completed", "")
 	s.sql(t, `UPDATE orders SET policy = 1 WHERE order_id = 'late'`)
