@@ -70,41 +70,36 @@ func (v *visit) stream(sign func(context.Context) (string, error), shown string)
 
 // sign returns a function for the current version of what a page shows, and the version on the page.
 func (v *visit) sign() (now func(context.Context) (string, error), shown string) {
-	if id := v.query("order"); id != "" {
+	order, step, request := v.query("order"), v.query("books"), v.query("request")
+	switch {
+	case order != "":
 		return func(ctx context.Context) (string, error) {
-			order, err := v.api.GetOrder(ctx, id)
-			if err != nil {
-				return "", err
-			}
-			return strconv.Itoa(order.Seq), nil
+			found, err := v.api.GetOrder(ctx, order)
+			return versionOf(found, err, func(o *client.Order) string { return strconv.Itoa(o.Seq) })
 		}, v.query("seq")
-	}
-	if step := v.query("books"); step != "" {
+	case step != "":
 		return func(ctx context.Context) (string, error) {
 			proof, err := v.api.GetVerification(ctx)
-			if err != nil {
-				return "", err
-			}
-			return proofStep(proof), nil
+			return versionOf(proof, err, proofStep)
 		}, step
-	}
-	if id := v.query("request"); id != "" {
+	case request != "":
 		return func(ctx context.Context) (string, error) {
-			found, err := v.api.GetRequest(ctx, id, client.GetRequestParams{Limit: 1})
-			if err != nil {
-				return "", err
-			}
-			return totalsOf(found), nil
+			found, err := v.api.GetRequest(ctx, request, client.GetRequestParams{Limit: 1})
+			return versionOf(found, err, totalsOf)
 		}, v.query("totals")
 	}
 	return v.latest, v.query("after")
 }
 
-// latest is the cursor after all events.
-func (v *visit) latest(ctx context.Context) (string, error) {
-	page, err := v.api.ListEvents(ctx, client.ListEventsParams{After: "latest", Limit: 1})
+func versionOf[T any](found *T, err error, version func(*T) string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return page.NextCursor, nil
+	return version(found), nil
+}
+
+// latest is the cursor after all events.
+func (v *visit) latest(ctx context.Context) (string, error) {
+	page, err := v.api.ListEvents(ctx, client.ListEventsParams{After: "latest", Limit: 1})
+	return versionOf(page, err, func(p *client.EventPage) string { return p.NextCursor })
 }

@@ -544,10 +544,8 @@ func (p *orderPage) draw(moves []client.Transition) {
 		p.Way = append(p.Way, string(m.To))
 	}
 	picture.Label = "The path of this order: " + strings.Join(p.Way, ", ")
-	if p.Way == nil && len(moves) > 0 && moves[len(moves)-1].Seq > 1 {
-		picture.Label = fmt.Sprintf("The order is %s. Its earlier moves are not shown.", p.Status)
-	} else if p.Way == nil {
-		picture.Label = fmt.Sprintf("The order is %s and has not moved.", p.Status)
+	if p.Way == nil {
+		picture.Label = fmt.Sprintf("The order is %s, and no move of it is shown.", p.Status)
 	}
 	p.Picture = picture.HTML()
 }

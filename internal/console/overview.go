@@ -31,7 +31,7 @@ type wrong struct {
 	Title  string
 	Why    string // why orders need a person
 	URL    string // of the orders or the endpoint
-	Link   string // what is behind it; empty: nothing
+	Link   string // what is behind it
 	Warns  bool   // it can wait
 
 	Runbook string // the section about it, besides what URL shows
@@ -75,11 +75,6 @@ func (p *overviewPage) judge(may func(string) bool) {
 	for _, h := range p.Holds {
 		if h.Hold == fsm.HoldRetry || h.Hold == fsm.HoldCallback || h.Hold == fsm.HoldQueued {
 			v.Alone, v.More = v.Alone+h.Orders, v.More || h.More
-		}
-	}
-	for i := range p.Wrong { // nothing calls a provider that no order waits for
-		if w := &p.Wrong[i]; w.Kind == client.IncidentKindProviderFailing && w.Orders == 0 {
-			w.Link, w.URL = map[bool]string{true: "Retry one order"}[v.Person.Orders > 0], "/console/attention"
 		}
 	}
 }

@@ -260,12 +260,7 @@ func atLeast(n int64, more bool) string {
 }
 
 // upTo formats a number that the API counts up to countedTo.
-func upTo(n int64) string {
-	if n >= countedTo {
-		return "at least " + count(n)
-	}
-	return count(n)
-}
+func upTo(n int64) string { return atLeast(n, n >= countedTo) }
 
 // visible escapes invisible characters, and those that change the direction of text.
 func visible(text string) string { return visibleBut(text, "") }
