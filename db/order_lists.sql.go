@@ -630,63 +630,76 @@ func (q *Queries) OrdersRead(ctx context.Context, arg OrdersReadParams) ([]Order
 }
 
 const ordersSearch = `-- name: OrdersSearch :many
-SELECT f.order_no, f.matched, f.key, f.order_id::text AS order_id FROM (
-  (SELECT o.order_no, 1 AS place, CASE WHEN o.order_id = $1::text THEN 'orderId' ELSE 'orderIdPrefix' END AS matched, ''::text AS key,
+WITH sought AS MATERIALIZED (
+  SELECT DISTINCT t.term, s.spelled, CASE WHEN t.term ~ '^[0-9]+$' THEN nullif(rtrim(n.order_id, '0123456789'), '') || t.term END AS numbered
+  FROM unnest($4::text[]) AS t(term), unnest(ARRAY[t.term, lower(t.term), upper(t.term)]) AS s(spelled)
+  LEFT JOIN (SELECT o.order_id::text AS order_id FROM pawl.orders AS o ORDER BY o.order_no DESC LIMIT 1) AS n ON true
+)
+SELECT s.term::text AS term, f.order_no, f.matched, f.key, f.order_id::text AS order_id, coalesce(f.place > 2 AND (
+    SELECT bool_or(starts_with(o.order_id, i.spelled) OR o.order_id = i.numbered) FROM pawl.orders AS o, sought AS i WHERE o.order_no = f.order_no), false)::boolean AS earlier
+FROM sought AS s, LATERAL (
+  (SELECT o.order_no, 1 AS place, CASE WHEN o.order_id = s.spelled THEN 'orderId' ELSE 'orderIdPrefix' END AS matched, ''::text AS key,
      o.order_id::text COLLATE "C" AS order_id FROM pawl.orders AS o
-   WHERE o.order_id >= $1::text AND o.order_id > $2::text AND o.order_id < $1::text || chr(1114111) ORDER BY o.order_id LIMIT $3::integer)
+   WHERE o.order_id >= s.spelled AND o.order_id > $1::text AND o.order_id < s.spelled || chr(1114111) ORDER BY o.order_id LIMIT $2::integer)
   UNION ALL
-  (SELECT o.order_no, 3, 'customerId', '', '' FROM pawl.orders AS o
-   WHERE o.customer_id IS NOT NULL AND (o.customer_id, o.order_no) > ($1::text, 0) AND (o.customer_id, o.order_no) < ($1::text, $4::bigint)
-   ORDER BY o.customer_id DESC, o.order_no DESC LIMIT $3::integer)
+  (SELECT n.order_no, 2, 'word', 'orderId', n.order_id FROM pawl.orders AS n WHERE n.order_id = s.numbered AND n.order_id > $1::text)
   UNION ALL
-  (SELECT c.order_no, 4, 'chargeReference', '', '' FROM pawl.charges AS c
-   WHERE c.reference IS NOT NULL AND (c.reference, c.order_no) > ($1::text, 0) AND (c.reference, c.order_no) < ($1::text, $4::bigint)
-   ORDER BY c.reference DESC, c.order_no DESC LIMIT $3::integer)
+  (SELECT o.order_no, 3, 'customerId', '', chr(1114111) FROM pawl.orders AS o
+   WHERE o.customer_id IS NOT NULL AND (o.customer_id, o.order_no) > (s.spelled, 0) AND (o.customer_id, o.order_no) < (s.spelled, $3::bigint)
+   ORDER BY o.customer_id DESC, o.order_no DESC LIMIT $2::integer)
   UNION ALL
-  (SELECT r.order_no, 5, 'reservationReference', '', '' FROM pawl.reservations AS r
-   WHERE r.line = 1 AND r.reference IS NOT NULL AND (r.reference, r.order_no) > ($1::text, 0) AND (r.reference, r.order_no) < ($1::text, $4::bigint)
-   ORDER BY r.reference DESC, r.order_no DESC LIMIT $3::integer)
+  (SELECT c.order_no, 4, 'chargeReference', '', chr(1114111) FROM pawl.charges AS c
+   WHERE c.reference IS NOT NULL AND (c.reference, c.order_no) > (s.spelled, 0) AND (c.reference, c.order_no) < (s.spelled, $3::bigint)
+   ORDER BY c.reference DESC, c.order_no DESC LIMIT $2::integer)
   UNION ALL
-  (SELECT u.order_no, 6, 'refundReference', '', '' FROM pawl.charge_operations AS u
-   WHERE u.reference IS NOT NULL AND (u.reference, u.order_no) > ($1::text, 0) AND (u.reference, u.order_no) < ($1::text, $4::bigint)
-   ORDER BY u.reference DESC, u.order_no DESC LIMIT $3::integer)
+  (SELECT r.order_no, 5, 'reservationReference', '', chr(1114111) FROM pawl.reservations AS r
+   WHERE r.line = 1 AND r.reference IS NOT NULL AND (r.reference, r.order_no) > (s.spelled, 0) AND (r.reference, r.order_no) < (s.spelled, $3::bigint)
+   ORDER BY r.reference DESC, r.order_no DESC LIMIT $2::integer)
   UNION ALL
-  (SELECT d.order_no, 7, 'disputeReference', '', '' FROM pawl.disputes AS d
-   WHERE (d.reference, d.order_no) > ($1::text, 0) AND (d.reference, d.order_no) < ($1::text, $4::bigint)
-   ORDER BY d.reference DESC, d.order_no DESC LIMIT $3::integer)
+  (SELECT u.order_no, 6, 'refundReference', '', chr(1114111) FROM pawl.charge_operations AS u
+   WHERE u.reference IS NOT NULL AND (u.reference, u.order_no) > (s.spelled, 0) AND (u.reference, u.order_no) < (s.spelled, $3::bigint)
+   ORDER BY u.reference DESC, u.order_no DESC LIMIT $2::integer)
   UNION ALL
-  (SELECT g.order_no, 8, 'disputeCharge', '', '' FROM pawl.disputes AS g
-   WHERE g.charge IS NOT NULL AND (g.charge, g.order_no) > ($1::text, 0) AND (g.charge, g.order_no) < ($1::text, $4::bigint)
-   ORDER BY g.charge DESC, g.order_no DESC LIMIT $3::integer)
+  (SELECT d.order_no, 7, 'disputeReference', '', chr(1114111) FROM pawl.disputes AS d
+   WHERE (d.reference, d.order_no) > (s.spelled, 0) AND (d.reference, d.order_no) < (s.spelled, $3::bigint)
+   ORDER BY d.reference DESC, d.order_no DESC LIMIT $2::integer)
   UNION ALL
-  (SELECT m.order_no, 9, 'metadata', m.key, '' FROM pawl.orders_by_metadata($1::text, $4::bigint, $3::integer) AS m)
+  (SELECT g.order_no, 8, 'disputeCharge', '', chr(1114111) FROM pawl.disputes AS g
+   WHERE g.charge IS NOT NULL AND (g.charge, g.order_no) > (s.spelled, 0) AND (g.charge, g.order_no) < (s.spelled, $3::bigint)
+   ORDER BY g.charge DESC, g.order_no DESC LIMIT $2::integer)
+  UNION ALL
+  (SELECT m.order_no, 9, 'metadata', m.key, chr(1114111) FROM pawl.orders_by_metadata(s.spelled, $3::bigint, $2::integer) AS m)
 ) AS f
-ORDER BY f.place > 1, f.order_id, f.order_no DESC, f.place, f.key
+ORDER BY f.order_id, f.order_no DESC, f.place, f.key
 `
 
 type OrdersSearchParams struct {
-	Term    string
 	AfterID string
 	Most    int32
 	Before  int64
+	Terms   []string
 }
 
 type OrdersSearchRow struct {
+	Term    string
 	OrderNo int64
 	Matched string
 	Key     string
 	OrderID string
+	Earlier bool
 }
 
-// Finds orders by one term, as many as most for each thing that can match: first those whose id is the term or begins with
-// it, by id, after one; then those with this customer, reference of a provider, charge of a dispute, or value of metadata, the
-// newest before a number first. Each part uses an index of its own. The greatest character ends the range of ids.
+// Finds orders by terms, each as it is, in lower and in upper case, as many as most for each thing that can match: first those
+// whose id begins with one, by id, after one, also of a number the one whose id is that of the newest order with it at its end;
+// then those with this customer, reference of a provider, charge of a dispute, or value of metadata, the newest before a number
+// first. Each part uses an index of its own. The greatest character ends the range of ids, and is in the place of the ids of
+// the others, which earlier tells from the first: their ids match, too.
 func (q *Queries) OrdersSearch(ctx context.Context, arg OrdersSearchParams) ([]OrdersSearchRow, error) {
 	rows, err := q.db.Query(ctx, ordersSearch,
-		arg.Term,
 		arg.AfterID,
 		arg.Most,
 		arg.Before,
+		arg.Terms,
 	)
 	if err != nil {
 		return nil, err
@@ -696,10 +709,12 @@ func (q *Queries) OrdersSearch(ctx context.Context, arg OrdersSearchParams) ([]O
 	for rows.Next() {
 		var i OrdersSearchRow
 		if err := rows.Scan(
+			&i.Term,
 			&i.OrderNo,
 			&i.Matched,
 			&i.Key,
 			&i.OrderID,
+			&i.Earlier,
 		); err != nil {
 			return nil, err
 		}
@@ -714,7 +729,7 @@ func (q *Queries) OrdersSearch(ctx context.Context, arg OrdersSearchParams) ([]O
 const ordersSearchParts = `-- name: OrdersSearchParts :one
 WITH sought AS MATERIALIZED (
   SELECT nullif(lower(g.term COLLATE "C"), '') AS term, nullif(g.amount, '')::numeric AS amount, g.currency,
-    ARRAY(SELECT '%' || lower(w.word COLLATE "C") || '%' FROM unnest($1::text[]) AS w(word)) AS words
+    nullif(ARRAY(SELECT '%' || lower(w.word COLLATE "C") || '%' FROM unnest($1::text[]) AS w(word)), '{}') AS words
   FROM (SELECT $2::text AS term, $3::text AS amount, $4::text AS currency) AS g
 ), newest AS MATERIALIZED (
   SELECT o.order_no, o.created_at, nullif(concat_ws(chr(31),

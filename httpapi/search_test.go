@@ -153,8 +153,11 @@ func TestSearch(t *testing.T) {
 	counted = b.searched(t, "term=shop&limit=1&count=true&cursor="+counted.NextCursor)
 	assert.True(t, *counted.Total == 4 && !counted.More, *counted.Total)
 	b.get(t, "/api/orders?term=op-10&cursor="+counted.NextCursor).wantProblem(t, 422, "invalid_parameter")
-	b.process(t, `{"orderId":"po","amount":20,"item":"widget","metadata":{"email":"1290"}}`).wantStatus(t, 200)
-	assert.Equal(t, b.found(t, "term=%231290"), "po metadata email, web-1290 word orderId", "not only what is the number")
+	for _, id := range []string{"po", "qo", "ro"} {
+		b.process(t, `{"orderId":"`+id+`","amount":20,"item":"widget","metadata":{"email":"1290"}}`).wantStatus(t, 200)
+	}
+	assert.Equal(t, b.found(t, "term=%231290"), "ro metadata email, qo metadata email, po metadata email, web-1290 word orderId", "not only what is the number")
+	assert.Equal(t, b.pages(t, "term=%231290&limit=1"), "ro qo po web-1290", "each once, an index has them or not")
 	assert.NoError(t, migrations.RemoveSearchKey(t.Context(), b.AdminURL, "email"))
 	assert.Equal(t, b.found(t, "term=bob@example.com"), "", "of a key that was removed")
 	for query, name := range map[string]string{"term=": "term", "term=a&sort=oldest": "sort", "term=%00": "term", "term=a%20": "term", "term=a&limit=201": "limit", "term=" + strings.Repeat("a", 256): "term"} {

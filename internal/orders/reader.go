@@ -284,12 +284,12 @@ func (r *Reader) settled(ctx context.Context, page []Order) ([]Order, error) {
 // find returns the numbers of a page, and the number to continue after. It first examines as many orders as the page
 // has, and then as many as should have the rest, by how many have matched.
 func (r *Reader) find(ctx context.Context, f Filter) (numbers []int64, next int64, err error) {
-	w, err := r.window(ctx, f)
+	after, before, err := r.window(ctx, f)
 	if err != nil {
 		return nil, 0, err
 	}
 	limit := int(f.Limit)
-	q := f.query(w)
+	q := f.query(after, before)
 	q.Looks = f.Limit + 1 // is there one more?
 	for left := looksAtMost; ; {
 		found, err := Read(ctx, r, r.query.OrdersFind, q)
@@ -315,52 +315,44 @@ func (r *Reader) find(ctx context.Context, f Filter) (numbers []int64, next int6
 	}
 }
 
-// window bounds the orders of a list, by number and time.
-type window struct {
-	after, before int64
-	from, to      time.Time
-}
-
-var never = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
-
 // numberDelay bounds the time between created_at, which is when the admitting statement began, and the assignment of the
 // number. The statement waits for locks half a second at most.
 const numberDelay = 35 * time.Second
 
 // window narrows the numbers by the time of creation, so that the search for orders of last year does not begin today.
-func (r *Reader) window(ctx context.Context, f Filter) (window, error) {
-	w := window{before: math.MaxInt64, from: f.CreatedFrom, to: f.CreatedTo}
+func (r *Reader) window(ctx context.Context, f Filter) (after, before int64, err error) {
 	if f.Oldest {
-		w.after = f.After
+		after, before = f.After, math.MaxInt64
 	} else {
-		w.before = cmp.Or(f.After, w.before)
+		before = cmp.Or(f.After, math.MaxInt64)
 	}
-	if f.CreatedTo.IsZero() {
-		w.to = never
-	} else {
-		at, err := Read(ctx, r, r.query.OrderNoAt, f.CreatedTo.Add(numberDelay))
-		if err != nil {
-			return window{}, err
-		}
-		w.before = min(w.before, at.FirstAfter)
+	var at db.OrderNoAtRow
+	if !f.CreatedTo.IsZero() {
+		at, err = Read(ctx, r, r.query.OrderNoAt, f.CreatedTo.Add(numberDelay))
+		before = min(before, at.FirstAfter)
 	}
-	if !f.CreatedFrom.IsZero() {
-		at, err := Read(ctx, r, r.query.OrderNoAt, f.CreatedFrom.Add(-numberDelay))
-		if err != nil {
-			return window{}, err
-		}
-		w.after = max(w.after, at.LastBefore)
+	if err == nil && !f.CreatedFrom.IsZero() {
+		at, err = Read(ctx, r, r.query.OrderNoAt, f.CreatedFrom.Add(-numberDelay))
+		after = max(after, at.LastBefore)
 	}
-	return w, nil
+	return after, before, err
+}
+
+// until is the end of a span of time, or of all time.
+func until(end time.Time) time.Time {
+	if end.IsZero() {
+		return time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
+	}
+	return end
 }
 
 // query picks the index for the filter.
-func (f *Filter) query(w window) db.OrdersFindParams {
+func (f *Filter) query(after, before int64) db.OrdersFindParams {
 	q := db.OrdersFindParams{
 		Statuses: statusesOf(f), Item: f.Item, CustomerID: f.CustomerID, Reason: f.HoldReason,
 		FailureStep: f.FailureStep, FailureCode: f.FailureCode, AmountTo: largest, Oldest: f.Oldest, SubmittedBy: f.SubmittedBy,
 		Currency: f.Currency, Charged: f.Charged, Refunded: f.Refunded, Authorized: f.Authorized, Voided: f.Voided, Refund: f.Refund, Dispute: f.Dispute, Route: f.Route,
-		After: w.after, Before: w.before, CreatedFrom: w.from, CreatedTo: w.to,
+		After: after, Before: before, CreatedFrom: f.CreatedFrom, CreatedTo: until(f.CreatedTo),
 	}
 	if f.AmountFrom != nil {
 		q.AmountFrom = *f.AmountFrom
@@ -426,11 +418,11 @@ func (r *Reader) StatusSince(ctx context.Context, page []Order) (map[int64]time.
 // as a page examines at most. n is how many they are; more: others may match. Errors: ErrUnavailable.
 func (r *Reader) Totals(ctx context.Context, f Filter) (totals []Money, n int64, more bool, err error) {
 	f.After = 0
-	w, err := r.window(ctx, f)
+	after, before, err := r.window(ctx, f)
 	if err != nil {
 		return nil, 0, false, Unavailable("find orders by time", err)
 	}
-	q := f.query(w)
+	q := f.query(after, before)
 	q.Looks = looksAtMost
 	found, err := Read(ctx, r, r.query.OrdersFind, q)
 	if err == nil && len(found.Found) > 0 {
@@ -456,13 +448,13 @@ const movementLooks = 1000
 // MoneyMovements reads a page of movements, those of the newest orders first. Next is the cursor of the
 // next page, or 0 after the last one. A page may be empty and still have a next one, as in List. Errors: ErrUnavailable.
 func (r *Reader) MoneyMovements(ctx context.Context, s MovementSpan) (page []MoneyMovement, next int64, err error) {
-	w, err := r.window(ctx, Filter{After: s.Before, CreatedTo: s.To}) // an order moves money after it is placed
+	after, before, err := r.window(ctx, Filter{After: s.Before, CreatedTo: s.To}) // an order moves money after it is placed
 	if err != nil {
 		return nil, 0, Unavailable("find orders by time", err)
 	}
-	p := db.MoneyMovementsParams{MovedFrom: s.From, MovedTo: w.to, Currency: s.Currency, Kinds: s.Kinds}
+	p := db.MoneyMovementsParams{MovedFrom: s.From, MovedTo: until(s.To), Currency: s.Currency, Kinds: s.Kinds}
 	for left := looksAtMost; left > 0 && len(page) < movementLooks; left -= movementLooks {
-		p.OrderNos, err = Read(ctx, r, r.query.OrderNosBefore, db.OrderNosBeforeParams{After: w.after, Before: w.before, Looks: movementLooks})
+		p.OrderNos, err = Read(ctx, r, r.query.OrderNosBefore, db.OrderNosBeforeParams{After: after, Before: before, Looks: movementLooks})
 		if err != nil || len(p.OrderNos) == 0 {
 			return page, 0, Unavailable("find orders", err)
 		}
@@ -470,9 +462,9 @@ func (r *Reader) MoneyMovements(ctx context.Context, s MovementSpan) (page []Mon
 		if page = append(page, rows...); err != nil || len(p.OrderNos) < movementLooks {
 			return page, 0, Unavailable("read movements", err)
 		}
-		w.before = p.OrderNos[movementLooks-1]
+		before = p.OrderNos[movementLooks-1]
 	}
-	return page, w.before, nil
+	return page, before, nil
 }
 
 func unfinished(status string) bool { return !fsm.State(status).Final() }

@@ -52,7 +52,7 @@ const partLeast = 3
 // Sought is what a search looks for.
 type Sought struct {
 	Term   string
-	Among  Filter // which orders; their order and cursor do not count
+	Among  Filter // which orders, newest first
 	Counts bool   // it asks for Total
 }
 
@@ -63,9 +63,9 @@ type Found struct {
 	More    bool      // more match than Total, or without it than those on this page
 
 	Total   *int64   // of all pages, if it was asked for and all are found by an index
-	Missing []string // the words of a term of several that no order has
+	Missing []string // the terms that were not found
 
-	// If no index had the term, or one of its words:
+	// If no index had one of the terms:
 	Keys   []string  // the metadata keys whose values were searched
 	Looked int32     // how many orders were looked inside, the newest first
 	Since  time.Time // when the oldest of them was created
@@ -74,141 +74,135 @@ type Found struct {
 // Position is where a page of a search begins. The zero value is the first page.
 type Position struct {
 	Words  bool   `json:",omitempty"` // the words of the term are looked for
-	After  string `json:",omitempty"` // the last id that begins with the term; lastID: the page has other orders
-	Before int64  `json:",omitempty"` // the number of the last order that an index has otherwise
-	Inside int64  `json:",omitempty"` // the number of the last order that was looked inside
+	After  string `json:",omitempty"` // the last id that begins with a term, or one of those below
+	Before int64  `json:",omitempty"` // then: the number of the last order
 }
 
-// The ids of orders are between these.
+// What follows the ids, which sort before these.
 const (
-	firstID = " "
-	lastID  = "\U0010ffff"
+	afterIDs     = "\U0010ffff"        // the other orders that an index has
+	afterIndexes = afterIDs + afterIDs // those that were looked inside
 )
 
-// Search finds a page of the orders that have one term of up to 255 characters, which match a filter. First come those whose
-// id begins with it, by id; then, newest first, those that have it as something else. If none has the term as it is, in lower
-// or in upper case, Search looks inside the newest orders, or inside those before a position. A number also finds the order
-// whose id is that of the newest one with this number at its end. If none has the term there, Search does the same with each
-// of the words of a term that is no amount. Errors: ErrUnavailable.
+// before is the number before which the orders after an id are.
+func (at Position) before(after string) int64 {
+	if at.After == after {
+		return at.Before
+	}
+	return math.MaxInt64
+}
+
+// Search finds a page of the orders that have a term of up to 255 characters, which match a filter. First come those whose id
+// begins with it, by id; then, newest first, those that have it as something else. A number also finds the order whose id is
+// that of the newest one with this number at its end. If no index has the term as it is, in lower or in upper case, or a number
+// only so, Search looks inside the newest orders. If none has it there, Search does the same with the words of a term that is
+// no amount. Errors: ErrUnavailable.
 func (r *Reader) Search(ctx context.Context, q Sought, at Position) (found Found, err error) {
-	s := search{reader: r, ctx: ctx, filter: q.Among, at: at, counts: q.Counts, looks: q.Among.Limit}
-	term, conditions := q.Term, q.Among
-	conditions.Limit, conditions.Oldest, conditions.After = 0, false, 0
+	s := search{Sought: q, reader: r, ctx: ctx, looks: countAtMost}
+	conditions := q.Among
+	conditions.Limit = 0
 	if s.filtered = !reflect.ValueOf(conditions).IsZero(); s.filtered {
 		s.looks = looksAtMost
-	} else if q.Counts {
-		s.looks = countAtMost
 	}
-	words := wordsOf(term)
-	if s.amount, s.currency = amountOf(term); s.amount != "" {
+	term, words := q.Term, wordsOf(q.Term)
+	s.amount, s.currency = amountOf(term)
+	switch number := strings.TrimPrefix(term, "#"); {
+	case aNumber.MatchString(number):
+		term, words = number, nil
+	case s.amount != "":
 		words = nil
-	} else if number := strings.TrimPrefix(term, "#"); number != "" && isNumber(number) {
-		term, words = number, nil // of an order, and no amount
 	}
 	if !at.Words {
-		err = s.find([]string{term})
+		found, err = s.page([]string{term}, at)
 	}
-	if err == nil && len(words) > 0 && len(s.rows) == 0 && (at.Words || at == Position{}) {
-		s.found, s.at.Words = Found{}, true
-		err = s.find(words)
+	if at.Words || err == nil && at == (Position{}) && len(found.Missing) > 0 && len(words) > 0 {
+		at.Words = true
+		found, err = s.page(words, at)
 	}
-	if err == nil {
-		err = s.page()
-	}
-	return s.found, Unavailable("search orders", err)
+	return found, Unavailable("search orders", err)
 }
 
-// search is a page of a search in the making.
+// search is a search that is under way.
 type search struct {
+	Sought
 	reader           *Reader
 	ctx              context.Context
-	filter           Filter
-	filtered         bool // the filter has conditions
-	at               Position
-	counts           bool
-	looks            int32 // how many orders are examined for the page
+	filtered         bool  // Among has conditions
+	looks            int32 // how many orders are examined for a page
 	amount, currency string
-
-	terms   []string // as orders have them
-	rows    []db.OrdersSearchRow
-	earlier []db.OrdersSearchRow // some that are on earlier pages
-	next    *Position            // where the rows go on
-	found   Found
 }
 
-// find finds the rows of terms.
-func (s *search) find(terms []string) (err error) {
-	first := s.looks
-	if !s.counts && s.at.After != "" {
-		first = 0 // a row tells which terms no order has
+// page finds a page of those that have one of the terms. What an index has is not shown again with what was looked inside.
+func (s *search) page(terms []string, at Position) (found Found, err error) {
+	first, err := s.indexed(terms, Position{})
+	if err != nil {
+		return found, err
 	}
-	s.terms = slices.Clone(terms)
-	if s.rows, s.found.Missing, err = s.lookUp(s.terms, first+1); err != nil {
-		return err
+	unknown := unknownOf(terms, first)
+	if len(first) > int(s.looks) {
+		unknown = nil
 	}
-	if s.counts && len(s.found.Missing) == 0 {
-		of, more := s.rows[:min(len(s.rows), int(s.looks))], len(s.rows) > int(s.looks)
-		numbers, err := s.matching(of)
+	if s.Counts && len(unknown) == 0 {
+		numbers, err := s.matching(first[:min(len(first), int(s.looks))])
 		if err != nil {
-			return err
+			return found, err
 		}
-		s.found.Total, s.found.More = new(int64(len(numbers))), more
+		found.Total, found.More = new(int64(len(numbers))), len(first) > int(s.looks)
 	}
-	switch {
-	case s.at.Inside != 0:
-		s.rows, s.earlier = nil, s.rows
-	case s.at.After != "":
-		s.earlier = s.rows[:min(len(s.rows), 1)] // the one with a number at its end comes first
-		if s.rows, err = s.indexed(s.terms, s.at, s.looks+1); err != nil {
-			return err
+	rows := slices.Clip(first)
+	if at.After != "" {
+		rows, err = s.indexed(terms, at)
+	}
+	if err == nil && len(unknown) > 0 {
+		var inside []db.OrdersSearchRow
+		inside, err = s.lookInside(unknown, at, &found)
+		for _, row := range inside {
+			row.Earlier = slices.ContainsFunc(first, func(known db.OrdersSearchRow) bool { return known.OrderNo == row.OrderNo })
+			rows = append(rows, row)
+		}
+		first = append(first, inside...)
+	}
+	if err != nil {
+		return found, err
+	}
+	for _, term := range terms {
+		if !slices.ContainsFunc(first, func(row db.OrdersSearchRow) bool { return row.Term == term }) {
+			found.Missing = append(found.Missing, term)
 		}
 	}
-	if len(s.rows) > int(s.looks) {
-		s.rows = s.rows[:s.looks]
-		s.more(&s.rows[s.looks-1])
-	} else if len(s.found.Missing) > 0 {
-		inside, err := s.lookInside()
-		if err != nil {
-			return err
-		}
-		if s.rows = append(s.rows, inside...); len(terms) == 1 && len(s.rows) > 0 {
-			s.found.Missing = nil // the index had it
-		}
-	}
-	return nil
+	return found, s.read(rows, at.Words, &found)
 }
 
-// more says that there are others after a row.
-func (s *search) more(row *db.OrdersSearchRow) {
-	next := Position{Words: s.at.Words}
-	switch {
-	case row.Matched == MatchedPart || row.Matched == MatchedAmount:
-		next.Inside = row.OrderNo
-	case row.Matched == MatchedWord:
-		next.After = firstID
-	case row.OrderID != "":
-		next.After = row.OrderID
-	default:
-		next.After, next.Before = lastID, row.OrderNo
+// unknownOf are those of the terms that no index has, or a single number that is no id: others may end with it.
+func unknownOf(terms []string, rows []db.OrdersSearchRow) (unknown []string) {
+	for _, term := range terms {
+		if !slices.ContainsFunc(rows, func(row db.OrdersSearchRow) bool {
+			return row.Term == term && (row.Matched == MatchedID || len(terms) > 1 || !aNumber.MatchString(term))
+		}) {
+			unknown = append(unknown, term)
+		}
 	}
-	s.next, s.found.More = &next, s.found.More || s.found.Total == nil
+	return unknown
+}
+
+// indexed finds the orders that an index has with one of the terms, from a position on.
+func (s *search) indexed(terms []string, at Position) ([]db.OrdersSearchRow, error) {
+	p := db.OrdersSearchParams{Terms: terms, AfterID: at.After, Before: at.before(afterIDs), Most: s.looks + 1}
+	return Read(s.ctx, s.reader, s.reader.query.OrdersSearch, p)
 }
 
 // matching are the numbers of the rows whose orders match the filter, each once.
 func (s *search) matching(rows []db.OrdersSearchRow) (numbers []int64, err error) {
-	seen := map[int64]bool{}
 	for _, row := range rows {
-		if !seen[row.OrderNo] {
-			seen[row.OrderNo], numbers = true, append(numbers, row.OrderNo)
+		if !row.Earlier {
+			numbers = append(numbers, row.OrderNo)
 		}
 	}
-	if !s.filtered {
+	numbers = slices.Compact(numbers)
+	if !s.filtered || len(numbers) == 0 {
 		return numbers, nil
 	}
-	q := s.filter.query(window{from: s.filter.CreatedFrom, to: s.filter.CreatedTo})
-	if s.filter.CreatedTo.IsZero() {
-		q.CreatedTo = never
-	}
+	q := s.Among.query(0, 0)
 	q.By, q.Holds, q.OrderNos, q.Looks = "these", nil, numbers, int32(len(numbers))
 	found, err := Read(s.ctx, s.reader, s.reader.query.OrdersFind, q)
 	left := map[int64]bool{}
@@ -218,90 +212,83 @@ func (s *search) matching(rows []db.OrdersSearchRow) (numbers []int64, err error
 	return slices.DeleteFunc(numbers, func(number int64) bool { return !left[number] }), err
 }
 
-// page reads the orders of the rows.
-func (s *search) page() error {
-	numbers, err := s.matching(s.rows)
-	if err != nil || len(numbers) == 0 {
-		s.found.Next = s.next
-		return err
-	}
+// read reads the orders of a page of rows.
+func (s *search) read(rows []db.OrdersSearchRow, words bool, found *Found) error {
 	how := map[int64][]db.OrdersSearchRow{}
-	for _, row := range s.rows {
+	for _, row := range rows {
 		how[row.OrderNo] = append(how[row.OrderNo], row)
 	}
-	if len(numbers) > int(s.filter.Limit) {
-		numbers = numbers[:s.filter.Limit]
-		s.more(&how[numbers[len(numbers)-1]][0])
+	more := func(after db.OrdersSearchRow) {
+		found.Next = &Position{Words: words, After: after.OrderID, Before: after.OrderNo}
+		found.More = found.More || found.Total == nil
+	}
+	if len(rows) > int(s.looks) {
+		rows = rows[:s.looks]
+		more(rows[s.looks-1])
+	}
+	numbers, err := s.matching(rows)
+	if err != nil || len(numbers) == 0 {
+		return err
+	}
+	if len(numbers) > int(s.Among.Limit) {
+		numbers = numbers[:s.Among.Limit]
+		more(how[numbers[s.Among.Limit-1]][0])
 	}
 	page, cut, err := s.reader.readPage(s.ctx, numbers)
 	if cut != 0 {
-		s.more(&how[cut][0])
+		more(how[cut][0])
 	}
-	s.found.Next = s.next
-	asWord := wordIn(s.terms)
+	var parts []Match
 	for _, order := range page {
-		rows := how[order.OrderNo]
-		begins := func(term string) bool { return strings.HasPrefix(order.OrderID, term) }
-		same := func(row db.OrdersSearchRow) bool { return row.OrderNo == order.OrderNo }
-		if rows[0].OrderID == "" && (slices.ContainsFunc(s.terms, begins) || slices.ContainsFunc(s.earlier, same)) {
-			continue // an earlier page has it
+		if m := matchOf(order, how[order.OrderNo]); m.Matched == MatchedPart {
+			parts = append(parts, m)
+		} else {
+			found.Matches = append(found.Matches, m)
 		}
-		s.found.Matches = append(s.found.Matches, matchOf(order, rows, asWord))
 	}
-	slices.SortStableFunc(s.found.Matches, func(a, b Match) int { return cmp.Compare(a.rank(), b.rank()) })
+	found.Matches = append(found.Matches, parts...)
 	return err
 }
 
-// matchOf is an order with what matched in it.
-func matchOf(order Order, rows []db.OrdersSearchRow, asWord func(o *Order, key string) bool) Match {
+// matchOf is an order with what matched in it: if a part of something is a word of it, only that.
+func matchOf(order Order, rows []db.OrdersSearchRow) Match {
 	m := Match{Order: order, Matched: rows[0].Matched}
+	var words []string
 	for _, row := range rows {
-		if row.Matched == m.Matched && row.Key != "" && m.Matched != MatchedAmount {
-			m.Keys = append(m.Keys, strings.Split(row.Key, placeEnd)...)
+		if row.Matched != m.Matched {
+			continue
 		}
+		for _, place := range strings.FieldsFunc(row.Key, func(r rune) bool { return r == placeEnd }) {
+			if m.Keys = append(m.Keys, place); m.Matched == MatchedPart && isWord(&order, place, row.Term) {
+				words = append(words, place)
+			}
+		}
+	}
+	if len(words) > 0 {
+		m.Matched, m.Keys = MatchedWord, words
 	}
 	slices.Sort(m.Keys)
 	m.Keys = slices.Compact(m.Keys)
-	inside := func(key string) bool { return !asWord(&order, key) }
-	if words := slices.DeleteFunc(slices.Clone(m.Keys), inside); m.Matched == MatchedPart && len(words) > 0 {
-		m.Matched, m.Keys = MatchedWord, words
-	}
 	return m
 }
 
 // placeEnd separates the places where an order has a term.
-const placeEnd = "\x1f"
+const placeEnd = '\x1f'
 
-// wordIn reports whether an order has one of the terms in a place, without a letter or digit beside it. An id ends with it.
-func wordIn(terms []string) func(*Order, string) bool {
-	var all []string
-	for _, term := range terms {
-		all = append(all, regexp.QuoteMeta(term))
+// isWord reports whether an order has a term in a place without a letter or digit beside it, of an id at its end.
+func isWord(o *Order, place, term string) bool {
+	text, end := "", `(?:[^\pL\pN]|$)`
+	switch key, ofMetadata := strings.CutPrefix(place, MatchedMetadata+"."); {
+	case ofMetadata:
+		values := map[string]string{}
+		_ = json.Unmarshal(o.Metadata, &values) // our own column
+		text = values[key]
+	case place == MatchedCustomer && o.CustomerID != nil:
+		text = *o.CustomerID
+	case place == MatchedID:
+		text, end = o.OrderID, "$"
 	}
-	word := `(?i)(^|[^\pL\pN])(` + strings.Join(all, "|") + ")$"
-	atEnd, anywhere := regexp.MustCompile(word), regexp.MustCompile(strings.TrimSuffix(word, "$")+`($|[^\pL\pN])`)
-	return func(o *Order, place string) bool {
-		key, ofMetadata := strings.CutPrefix(place, MatchedMetadata+".")
-		switch {
-		case ofMetadata:
-			values := map[string]string{}
-			return json.Unmarshal(o.Metadata, &values) == nil && anywhere.MatchString(values[key])
-		case place == MatchedCustomer:
-			return o.CustomerID != nil && anywhere.MatchString(*o.CustomerID)
-		}
-		return place == MatchedID && atEnd.MatchString(o.OrderID)
-	}
-}
-
-// rank is lower for what was more probably meant.
-func (m *Match) rank() int {
-	switch {
-	case m.Matched == MatchedPart:
-		return 2
-	case m.Matched == MatchedAmount, m.Matched == MatchedWord && !slices.Contains(m.Keys, MatchedID):
-		return 1
-	}
-	return 0
+	return regexp.MustCompile(`(?i)(?:^|[^\pL\pN])` + regexp.QuoteMeta(term) + end).MatchString(text)
 }
 
 // A search looks up mostWords words at most, and looks inside orders for the first mostInside of them: that costs more.
@@ -333,130 +320,44 @@ func separates(r rune) bool { return unicode.IsSpace(r) || strings.ContainsRune(
 // likely escapes a text in a pattern of LIKE.
 var likely = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
 
-// lookUp finds the orders that have one of the terms as it is, in lower or in upper case, which it then is. missing are the
-// others, and a single number that is no id: other ids may end with it.
-func (s *search) lookUp(terms []string, most int32) (all []db.OrdersSearchRow, missing []string, err error) {
-	for i, term := range terms {
-		before := len(all)
-		if isNumber(term) {
-			if all, err = s.appendNumbered(all, term); err != nil {
-				return nil, nil, err
-			}
-		}
-		for _, typed := range slices.Compact([]string{term, strings.ToLower(term), strings.ToUpper(term)}) {
-			rows, err := s.indexed([]string{typed}, Position{}, most)
-			if err != nil {
-				return nil, nil, err
-			}
-			if all = append(all, rows...); len(rows) > 0 {
-				terms[i] = typed
-				break
-			}
-		}
-		known := func(row db.OrdersSearchRow) bool {
-			return len(terms) > 1 || !isNumber(term) || row.Matched == MatchedID
-		}
-		if !slices.ContainsFunc(all[before:], known) {
-			missing = append(missing, term)
-		}
-	}
-	sortRows(all)
-	return all, missing, nil
-}
-
-// indexed finds the orders that have one of the terms as it is, from a position on.
-func (s *search) indexed(terms []string, at Position, most int32) (all []db.OrdersSearchRow, err error) {
-	p := db.OrdersSearchParams{AfterID: at.After, Before: cmp.Or(at.Before, math.MaxInt64), Most: most}
-	for _, p.Term = range terms {
-		rows, err := Read(s.ctx, s.reader, s.reader.query.OrdersSearch, p)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, rows...)
-	}
-	sortRows(all)
-	return all, nil
-}
-
-// sortRows sorts what an index has: the order with a number at its end, then ids, then others, the newest first.
-func sortRows(rows []db.OrdersSearchRow) {
-	stage := func(row *db.OrdersSearchRow) int {
-		switch {
-		case row.Matched == MatchedWord:
-			return 0
-		case row.OrderID != "":
-			return 1
-		}
-		return 2
-	}
-	slices.SortStableFunc(rows, func(a, b db.OrdersSearchRow) int {
-		return cmp.Or(cmp.Compare(stage(&a), stage(&b)), cmp.Compare(a.OrderID, b.OrderID), cmp.Compare(b.OrderNo, a.OrderNo))
-	})
-}
-
-// appendNumbered appends the order whose id is that of the newest order with another number at its end. No index has the ends of ids.
-func (s *search) appendNumbered(all []db.OrdersSearchRow, number string) ([]db.OrdersSearchRow, error) {
-	newest, _, err := s.reader.ListIDs(s.ctx, Filter{Limit: 1})
-	if err != nil || len(newest) == 0 {
-		return all, err
-	}
-	prefix := strings.TrimRight(newest[0], "0123456789")
-	rows, err := s.indexed([]string{prefix + number}, Position{}, 1)
-	for _, row := range rows {
-		if row.Matched == MatchedID && prefix != "" {
-			row.Matched, row.Key = MatchedWord, MatchedID
-			all = append(all, row)
-		}
-	}
-	return all, err
-}
-
-// lookInside looks for orders with one of the missing terms inside, with all words of one inside the same value of metadata,
-// or with this amount, the newest first. What it finds is not missing any more.
-func (s *search) lookInside() (rows []db.OrdersSearchRow, err error) {
-	terms, found := s.found.Missing, &s.found
-	found.Missing = nil
+// lookInside looks for orders with one of the terms inside, with all words of one inside the same value of metadata, or with
+// this amount, the newest first.
+func (s *search) lookInside(terms []string, at Position, found *Found) (rows []db.OrdersSearchRow, err error) {
 	if found.Keys, err = pg.Repeat(s.ctx, s.reader.life, s.reader.query.SearchKeys); err != nil {
 		return nil, err
 	}
-	p := db.OrdersSearchPartsParams{Before: cmp.Or(s.at.Inside, math.MaxInt64), Looks: looksInside, Most: s.looks + 1,
+	p := db.OrdersSearchPartsParams{Before: at.before(afterIndexes), Looks: looksInside, Most: s.looks + 1,
 		Amount: s.amount, Currency: s.currency, Keys: found.Keys}
-	for at, term := range terms {
-		if at >= mostInside || utf8.RuneCountInString(term) < partLeast {
-			found.Missing = append(found.Missing, term)
+	for _, term := range terms[:min(len(terms), mostInside)] {
+		if utf8.RuneCountInString(term) < partLeast {
 			continue
 		}
-		if p.Term = term; p.Amount != "" && !isNumber(term) {
-			p.Term, p.Keys = "", nil // no part of a name
-		} else if p.Words = strings.FieldsFunc(likely.Replace(term), separates); len(p.Words) == 0 {
-			p.Words = []string{likely.Replace(term)}
+		if p.Amount == "" || aNumber.MatchString(term) { // else no part of a name
+			p.Term, p.Words = term, strings.FieldsFunc(likely.Replace(term), separates)
 		}
 		inside, err := Read(s.ctx, s.reader, s.reader.query.OrdersSearchParts, p)
 		if err != nil {
 			return nil, err
 		}
 		if found.Looked, found.Since = inside.Looked, inside.Since; inside.Looked == looksInside {
-			s.next = &Position{Words: s.at.Words, Inside: inside.Last}
-		}
-		if len(inside.Found) == 0 {
-			found.Missing = append(found.Missing, term)
+			found.Next = &Position{Words: at.Words, After: afterIndexes, Before: inside.Last}
 		}
 		for i, number := range inside.Found {
-			row := db.OrdersSearchRow{OrderNo: number, Matched: MatchedPart, Key: inside.Places[i]}
+			row := db.OrdersSearchRow{Term: term, OrderNo: number, Matched: MatchedPart, Key: inside.Places[i], OrderID: afterIndexes}
 			if strings.HasPrefix(row.Key, MatchedAmount) {
-				row.Matched = MatchedAmount
+				row.Matched, row.Key = MatchedAmount, ""
 			}
 			rows = append(rows, row)
 		}
 	}
-	sortRows(rows)
+	slices.SortStableFunc(rows, func(a, b db.OrdersSearchRow) int { return cmp.Compare(b.OrderNo, a.OrderNo) })
 	return rows, nil
 }
 
 var anAmount = regexp.MustCompile(`^(?:\p{Sc}|([A-Za-z]{3}))? ?([0-9]{1,19}|[0-9]{1,3}(?:,[0-9]{3}){1,5})(?:\.([0-9]{1,4})|,([0-9]{1,2}))? ?(?:\p{Sc}|([A-Za-z]{3}))?$`)
 
-// isNumber reports whether a term may be a part of a name, as well as an amount.
-func isNumber(term string) bool { return strings.Trim(term, "0123456789") == "" }
+// aNumber is a term that may be the end of an id, or a part of a name, as well as an amount.
+var aNumber = regexp.MustCompile(`^[0-9]+$`)
 
 // amountOf is the amount that a term may be, such as 417, 417,00, $1,417.00 or 417 EUR, and its currency, if it has the code
 // of one; otherwise empty.

@@ -198,7 +198,7 @@ func searches(t *testing.T, conn planner) {
 	t.Helper()
 	script(t, conn, findable)
 	for _, term := range []string{"a", "found 77", "found", "large", "customer 7", "ch_7", "same", "user 77", "nobody", "'\U0010ffff'"} {
-		conn.cheap(t, 500, "OrdersSearch", args{"term": "'" + strings.Trim(term, "'") + "'", "most": "51", "after_id": "''", "before": "9223372036854775807"})
+		conn.cheap(t, 500, "OrdersSearch", args{"terms": "ARRAY['" + strings.Trim(term, "'") + "']", "most": "51", "after_id": "''", "before": "9223372036854775807"})
 	}
 	for _, before := range []string{"9223372036854775807", "100000"} { // it reads 20,000 orders, and their charges and reservations
 		conn.cheap(t, 3000, "OrdersSearchParts", args{"words": "'{nobody}'", "term": "'nobody'", "amount": "'7.77'", "currency": "''", "keys": "'{email}'", "before": before, "looks": "10000", "most": "51"})
