@@ -12,11 +12,10 @@ import (
 // aboutTerm is what the document says about searches.
 const aboutTerm = "\n\nWith term, it finds orders by an id, a customer, a provider's reference, metadata or an amount, and says in matched what has the term. " +
 	"The other filters apply, too.\n\n" +
-	"- First come the order with this id, or of a number the one whose id is that of the newest order with this number at its end (#123 " +
-	"finds order-123), and those whose id begins with the term, by id; then, newest first, those whose customer, provider's reference or value " +
-	"of a searchable metadata key is the term.\n" +
-	"- If there are none, the term is tried in lower and in upper case.\n" +
-	"- Then it is looked for inside the newest 10,000 orders: a term of 3 characters or more as a part of any of these, whatever the " +
+	"- First come, by id, the orders whose id begins with the term, and of a number the one whose id is that of the newest order with " +
+	"this number at its end (#123 finds order-123); then, newest first, those whose customer, provider's reference or value " +
+	"of a searchable metadata key is the term. It is tried as it is, in lower and in upper case.\n" +
+	"- If there are none, it is looked for inside the newest 10,000 orders: a term of 3 characters or more as a part of any of these, whatever the " +
 	"case of letters from A to Z (matched is part, or word if no letter or digit is beside it, at the end of an id; of metadata, a value " +
 	"with all of its words), and an amount, such as 417, 417.00, 417,00, $417 or 417 EUR (in this currency). nextCursor then looks inside older orders, too.\n" +
 	"- If there are still none, and the term is no amount, all this is done with each word of it that has 3 characters and a digit, " +

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/govalues/decimal"
 
@@ -116,11 +115,10 @@ var aCurrency = regexp.MustCompile(`^[A-Z]{3}$`)
 // term: the ID of an order, or what else the API finds orders by.
 func parseSearch(text string, now time.Time) *search {
 	s := &search{now: now}
-	var term, meant []string
+	var term, typed, meant []string
 	for _, word := range wordsOf(text) {
-		key, value, colon := strings.Cut(word.text, ":")
-		typed := key
-		key = strings.ToLower(key)
+		name, value, colon := strings.Cut(word.text, ":")
+		key := strings.ToLower(name)
 		key = cmp.Or(otherNames[key], key)
 		better := word.typed
 		switch set := qualifiers[key]; {
@@ -132,19 +130,17 @@ func parseSearch(text string, now time.Time) *search {
 				better = quoted(value) // it is found by itself
 			}
 		case value == "":
-			s.note("%s: has no value", typed)
+			s.note("%s: has no value", name)
 		default:
 			s.filters = append(s.filters, word.typed)
 			if wrong := set(s, value); wrong != "" {
-				s.note("%s:%s is not understood: %s", typed, value, wrong)
+				s.note("%s:%s is not understood: %s", name, value, wrong)
 				better = respelled(key, value, word.typed)
 			}
 		}
-		if meant = append(meant, better); better != word.typed {
-			s.meant = "yes"
-		}
+		typed, meant = append(typed, word.typed), append(meant, better)
 	}
-	if s.meant != "" {
+	if !slices.Equal(meant, typed) {
 		s.meant = strings.Join(meant, " ")
 	}
 	s.term = strings.Join(term, " ")
@@ -193,58 +189,36 @@ type word struct {
 	quoted bool   // from its beginning
 }
 
+var (
+	aWord = regexp.MustCompile(`(?:` + quotes + `|[^\s\p{Z}"])+`)
+	aText = regexp.MustCompile(quotes)
+)
+
+const quotes = `"(?:[^"]|"")*(?:"|$)`
+
 // wordsOf splits a text at blanks outside of double quotes. Inside, two quotes stand for one. The last quote may be
 // missing.
 func wordsOf(text string) (words []word) {
-	var w word
-	var open, begun, doubled bool
-	from := 0
-	end := func(at int) {
-		if begun {
-			w.typed = text[from:at]
-			words = append(words, w)
-		}
-		w, begun = word{}, false
+	for _, typed := range aWord.FindAllString(text, -1) {
+		unquoted := aText.ReplaceAllStringFunc(typed, func(text string) string {
+			return strings.ReplaceAll(strings.TrimSuffix(text[1:], `"`), `""`, `"`)
+		})
+		words = append(words, word{unquoted, typed, typed[0] == '"'})
 	}
-	for i, r := range text {
-		if !begun {
-			from = i
-		}
-		again := strings.HasPrefix(text[i:], `""`)
-		switch {
-		case doubled:
-			w.text, doubled = w.text+string(r), false
-		case open && again:
-			doubled = true
-		case r == '"':
-			w.quoted = w.quoted || !begun
-			open, begun = !open, true
-		case unicode.IsSpace(r) && !open:
-			end(i)
-		default:
-			w.text, begun = w.text+string(r), true
-		}
-	}
-	end(len(text))
 	return words
-}
-
-func openStates() (open []client.Status) {
-	for _, state := range fsm.States() {
-		if !state.Final() {
-			open = append(open, client.Status(state))
-		}
-	}
-	return open
 }
 
 func (s *search) status(value string) (wrong string) {
 	names := strings.Split(strings.ReplaceAll(strings.ToLower(value), "cancelled", "canceled"), ",")
 	for _, name := range names {
-		if name == "open" {
-			s.filter.Status = append(s.filter.Status, openStates()...)
-		} else {
+		if name != "open" {
 			s.filter.Status = append(s.filter.Status, client.Status(name))
+			continue
+		}
+		for _, state := range fsm.States() {
+			if !state.Final() {
+				s.filter.Status = append(s.filter.Status, client.Status(state))
+			}
 		}
 	}
 	slices.Sort(s.filter.Status)
@@ -300,10 +274,7 @@ func (s *search) created(value string) (wrong string) {
 }
 
 func (s *search) from(value string) (wrong string) {
-	at, _, wrong := s.time(value)
-	if wrong == "" {
-		s.filter.CreatedFrom = at
-	}
+	s.filter.CreatedFrom, _, wrong = s.time(value)
 	return wrong
 }
 
@@ -313,9 +284,7 @@ func (s *search) to(value string) (wrong string) {
 	if day {
 		at = at.AddDate(0, 0, 1)
 	}
-	if wrong == "" {
-		s.filter.CreatedTo = at
-	}
+	s.filter.CreatedTo = at
 	return wrong
 }
 

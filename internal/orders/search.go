@@ -162,13 +162,11 @@ func (s *search) page(terms []string, at Position) (found Found, err error) {
 		}
 		first = append(first, inside...)
 	}
+	found.Missing = slices.DeleteFunc(unknown, func(term string) bool {
+		return slices.ContainsFunc(first, func(row db.OrdersSearchRow) bool { return row.Term == term })
+	})
 	if err != nil {
 		return found, err
-	}
-	for _, term := range terms {
-		if !slices.ContainsFunc(first, func(row db.OrdersSearchRow) bool { return row.Term == term }) {
-			found.Missing = append(found.Missing, term)
-		}
 	}
 	return found, s.read(rows, at.Words, &found)
 }
@@ -238,15 +236,11 @@ func (s *search) read(rows []db.OrdersSearchRow, words bool, found *Found) error
 	if cut != 0 {
 		more(how[cut][0])
 	}
-	var parts []Match
 	for _, order := range page {
-		if m := matchOf(order, how[order.OrderNo]); m.Matched == MatchedPart {
-			parts = append(parts, m)
-		} else {
-			found.Matches = append(found.Matches, m)
-		}
+		found.Matches = append(found.Matches, matchOf(order, how[order.OrderNo]))
 	}
-	found.Matches = append(found.Matches, parts...)
+	last := map[string]int{MatchedPart: 1}
+	slices.SortStableFunc(found.Matches, func(a, b Match) int { return last[a.Matched] - last[b.Matched] })
 	return err
 }
 

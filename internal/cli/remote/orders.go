@@ -348,47 +348,38 @@ func (s *session) printChange(o *client.Order) {
 }
 
 // verb is a change that people request.
-type verb struct {
-	name, short string
-	send        func(ctx context.Context, c *client.Client, orderID string, r verbRequest) (*client.Order, error)
-}
-
-type verbRequest struct {
-	client.VerbBody
-	dryRun bool
-}
+type verb struct{ name, short string }
 
 var verbs = []verb{
-	{"cancel", "Cancel an order, and undo its completed steps", by[client.CancelOrderParams]((*client.Client).CancelOrder)},
-	{"retry", "Try the step of an order again now, or start a failed order again", retry},
-	{"pause", "Pause an order", by[client.PauseOrderParams]((*client.Client).PauseOrder)},
-	{"resume", "Resume a paused order", by[client.ResumeOrderParams]((*client.Client).ResumeOrder)},
-	{"approve", "Approve an order that waits for approval", by[client.ApproveOrderParams]((*client.Client).ApproveOrder)},
-	{"reject", "Reject an order that waits for approval", by[client.RejectOrderParams]((*client.Client).RejectOrder)},
+	{"cancel", "Cancel an order, and undo its completed steps"},
+	{"retry", "Try the step of an order again now, or start a failed order again"},
+	{"pause", "Pause an order"},
+	{"resume", "Resume a paused order"},
+	{"approve", "Approve an order that waits for approval"},
+	{"reject", "Reject an order that waits for approval"},
 }
 
-type verbParams interface {
-	client.CallOption
-	client.CancelOrderParams | client.PauseOrderParams | client.ResumeOrderParams | client.ApproveOrderParams | client.RejectOrderParams
-}
-
-// by sends a verb by a method of the client. The methods differ only in the type of their parameters.
-func by[P verbParams](
-	method func(*client.Client, context.Context, string, client.VerbBody, ...client.CallOption) (*client.Order, error),
-) func(context.Context, *client.Client, string, verbRequest) (*client.Order, error) {
-	return func(ctx context.Context, c *client.Client, orderID string, r verbRequest) (*client.Order, error) {
-		return method(c, ctx, orderID, r.VerbBody, P{DryRun: r.dryRun})
+func (v verb) send(ctx context.Context, c *client.Client, id string, b client.VerbBody, to client.CancelOrderParams) (*client.Order, error) {
+	switch v.name {
+	case "cancel":
+		return c.CancelOrder(ctx, id, b, to)
+	case "retry":
+		return c.RetryOrder(ctx, id, client.RetryBody{Reason: b.Reason, RequestID: b.RequestID}, client.RetryOrderParams(to))
+	case "pause":
+		return c.PauseOrder(ctx, id, b, client.PauseOrderParams(to))
+	case "resume":
+		return c.ResumeOrder(ctx, id, b, client.ResumeOrderParams(to))
+	case "approve":
+		return c.ApproveOrder(ctx, id, b, client.ApproveOrderParams(to))
+	default:
+		return c.RejectOrder(ctx, id, b, client.RejectOrderParams(to))
 	}
-}
-
-func retry(ctx context.Context, c *client.Client, orderID string, r verbRequest) (*client.Order, error) {
-	body := client.RetryBody{Reason: r.Reason, RequestID: r.RequestID}
-	return c.RetryOrder(ctx, orderID, body, client.RetryOrderParams{DryRun: r.dryRun})
 }
 
 // command sends a verb for several orders, one after the other. It continues after an error.
 func (v verb) command() *cobra.Command {
-	var r verbRequest
+	var body client.VerbBody
+	var to client.CancelOrderParams
 	cmd := asking(&cobra.Command{
 		Use: v.name + " ORDER...", Short: v.short, Args: cobra.MinimumNArgs(1),
 		Example: "  pawl orders " + v.name + " order-1 --reason \"the customer called\"\n  pawl orders " + v.name + " order-1 --dry-run",
@@ -396,7 +387,7 @@ func (v verb) command() *cobra.Command {
 		var done []client.Order
 		var errs []error
 		for _, id := range args {
-			order, err := v.send(ctx, s.Client, id, r)
+			order, err := v.send(ctx, s.Client, id, body, to)
 			switch {
 			case err != nil:
 				errs = append(errs, fmt.Errorf("order %q: %w", id, err))
@@ -407,14 +398,14 @@ func (v verb) command() *cobra.Command {
 			}
 		}
 		if len(done) > 0 {
-			errs = append(errs, orderRows.Print(s.out, s.format, output.All(done)), s.printDryRun(r.dryRun))
+			errs = append(errs, orderRows.Print(s.out, s.format, output.All(done)), s.printDryRun(to.DryRun))
 		}
 		return errors.Join(errs...)
 	})
 	f := cmd.Flags()
-	f.StringVar(&r.Reason, "reason", "", "reason, for the history")
-	f.StringVar(&r.RequestID, "request-id", "", "ID of the request, which makes repeating it safe; empty: a new one")
-	dryRunFlag(f, &r.dryRun)
+	f.StringVar(&body.Reason, "reason", "", "reason, for the history")
+	f.StringVar(&body.RequestID, "request-id", "", "ID of the request, which makes repeating it safe; empty: a new one")
+	dryRunFlag(f, &to.DryRun)
 	return cmd
 }
 
