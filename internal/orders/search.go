@@ -74,7 +74,7 @@ type Found struct {
 // Position is where a page of a search begins. The zero value is the first page.
 type Position struct {
 	Words  bool   `json:",omitempty"` // the words of the term are looked for
-	After  string `json:",omitempty"` // the last id that begins with a term, or one of those below
+	After  string `json:",omitempty"` // the last id on the page before, or what follows the ids
 	Before int64  `json:",omitempty"` // then: the number of the last order
 }
 
@@ -84,7 +84,7 @@ const (
 	afterIndexes = afterIDs + afterIDs // those that were looked inside
 )
 
-// before is the number before which the orders after an id are.
+// before bounds the numbers of the orders that follow an id.
 func (at Position) before(after string) int64 {
 	if at.After == after {
 		return at.Before
@@ -138,10 +138,11 @@ func (s *search) page(terms []string, at Position) (found Found, err error) {
 	if err != nil {
 		return found, err
 	}
-	unknown := unknownOf(terms, first)
-	if len(first) > int(s.looks) {
-		unknown = nil
-	}
+	unknown := slices.DeleteFunc(slices.Clone(terms), func(term string) bool { // others may end with a single number that is no id
+		return len(first) > int(s.looks) || slices.ContainsFunc(first, func(row db.OrdersSearchRow) bool {
+			return row.Term == term && (row.Matched == MatchedID || len(terms) > 1 || !aNumber.MatchString(term))
+		})
+	})
 	if s.Counts && len(unknown) == 0 {
 		numbers, err := s.matching(first[:min(len(first), int(s.looks))])
 		if err != nil {
@@ -169,18 +170,6 @@ func (s *search) page(terms []string, at Position) (found Found, err error) {
 		return found, err
 	}
 	return found, s.read(rows, at.Words, &found)
-}
-
-// unknownOf are those of the terms that no index has, or a single number that is no id: others may end with it.
-func unknownOf(terms []string, rows []db.OrdersSearchRow) (unknown []string) {
-	for _, term := range terms {
-		if !slices.ContainsFunc(rows, func(row db.OrdersSearchRow) bool {
-			return row.Term == term && (row.Matched == MatchedID || len(terms) > 1 || !aNumber.MatchString(term))
-		}) {
-			unknown = append(unknown, term)
-		}
-	}
-	return unknown
 }
 
 // indexed finds the orders that an index has with one of the terms, from a position on.
@@ -285,11 +274,8 @@ func isWord(o *Order, place, term string) bool {
 	return regexp.MustCompile(`(?i)(?:^|[^\pL\pN])` + regexp.QuoteMeta(term) + end).MatchString(text)
 }
 
-// A search looks up mostWords words at most, and looks inside orders for the first mostInside of them: that costs more.
-const (
-	mostWords  = 50
-	mostInside = 4
-)
+// mostInside is the number of words that a search looks for inside orders, which costs more than what an index has.
+const mostInside = 4
 
 // wordsOf are the words of a term such as "Order #49456, 49457." that may be ids: those with a digit and as long as a part,
 // or else the whole, without the punctuation around them. None is left of a term that is so already.
@@ -299,7 +285,7 @@ func wordsOf(term string) (words []string) {
 	}
 	for word := range strings.FieldsFuncSeq(term, separates) {
 		word = bare(word)
-		if strings.ContainsFunc(word, unicode.IsDigit) && utf8.RuneCountInString(word) >= partLeast && len(words) < mostWords {
+		if strings.ContainsFunc(word, unicode.IsDigit) && utf8.RuneCountInString(word) >= partLeast {
 			words = append(words, word)
 		}
 	}
