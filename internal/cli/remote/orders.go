@@ -348,18 +348,23 @@ func (s *session) printChange(o *client.Order) {
 }
 
 // verb is a change that people request.
-type verb struct{ name, short string }
-
-var verbs = []verb{
-	{"cancel", "Cancel an order, and undo its completed steps"},
-	{"retry", "Try the step of an order again now, or start a failed order again"},
-	{"pause", "Pause an order"},
-	{"resume", "Resume a paused order"},
-	{"approve", "Approve an order that waits for approval"},
-	{"reject", "Reject an order that waits for approval"},
+type verb struct {
+	name, short string
+	body        client.VerbBody
+	to          client.CancelOrderParams
 }
 
-func (v verb) send(ctx context.Context, c *client.Client, id string, b client.VerbBody, to client.CancelOrderParams) (*client.Order, error) {
+var verbs = []verb{
+	{name: "cancel", short: "Cancel an order, and undo its completed steps"},
+	{name: "retry", short: "Try the step of an order again now, or start a failed order again"},
+	{name: "pause", short: "Pause an order"},
+	{name: "resume", short: "Resume a paused order"},
+	{name: "approve", short: "Approve an order that waits for approval"},
+	{name: "reject", short: "Reject an order that waits for approval"},
+}
+
+func (v verb) send(ctx context.Context, c *client.Client, id string) (*client.Order, error) {
+	b, to := v.body, v.to
 	switch v.name {
 	case "cancel":
 		return c.CancelOrder(ctx, id, b, to)
@@ -378,8 +383,6 @@ func (v verb) send(ctx context.Context, c *client.Client, id string, b client.Ve
 
 // command sends a verb for several orders, one after the other. It continues after an error.
 func (v verb) command() *cobra.Command {
-	var body client.VerbBody
-	var to client.CancelOrderParams
 	cmd := asking(&cobra.Command{
 		Use: v.name + " ORDER...", Short: v.short, Args: cobra.MinimumNArgs(1),
 		Example: "  pawl orders " + v.name + " order-1 --reason \"the customer called\"\n  pawl orders " + v.name + " order-1 --dry-run",
@@ -387,7 +390,7 @@ func (v verb) command() *cobra.Command {
 		var done []client.Order
 		var errs []error
 		for _, id := range args {
-			order, err := v.send(ctx, s.Client, id, body, to)
+			order, err := v.send(ctx, s.Client, id)
 			switch {
 			case err != nil:
 				errs = append(errs, fmt.Errorf("order %q: %w", id, err))
@@ -398,14 +401,14 @@ func (v verb) command() *cobra.Command {
 			}
 		}
 		if len(done) > 0 {
-			errs = append(errs, orderRows.Print(s.out, s.format, output.All(done)), s.printDryRun(to.DryRun))
+			errs = append(errs, orderRows.Print(s.out, s.format, output.All(done)), s.printDryRun(v.to.DryRun))
 		}
 		return errors.Join(errs...)
 	})
 	f := cmd.Flags()
-	f.StringVar(&body.Reason, "reason", "", "reason, for the history")
-	f.StringVar(&body.RequestID, "request-id", "", "ID of the request, which makes repeating it safe; empty: a new one")
-	dryRunFlag(f, &to.DryRun)
+	f.StringVar(&v.body.Reason, "reason", "", "reason, for the history")
+	f.StringVar(&v.body.RequestID, "request-id", "", "ID of the request, which makes repeating it safe; empty: a new one")
+	dryRunFlag(f, &v.to.DryRun)
 	return cmd
 }
 
