@@ -18,64 +18,6 @@ import (
 	"pawl/test/dbtest"
 )
 
-// TestCallersWhoHangUp cuts the connection of callers after every byte of their request, and throughout the answer.
-// Whatever of their orders was stored ends without them; when they come again, to another replica, they get it.
-func TestCallersWhoHangUp(t *testing.T) {
-	build(t)
-	t.Parallel()
-	database := dbtest.New(t)
-	r := startReplicas(t, 2, database.URL, hasty...)
-	here, there := r.addresses()[0], r.addresses()[1]
-	var cuts []cut
-	for n := range len(rawRequest(here, hungUp(0))) + 1 {
-		cuts = append(cuts, cut{n, 0})
-	}
-	for n := 1; n < 700; n += 7 { // the answer is about that long, and then the server hangs up
-		cuts = append(cuts, cut{len(rawRequest(here, hungUp(0))), n})
-	}
-	each(len(cuts), 8, func(i int) { cuts[i].play(t, here, hungUp(i)) })
-	settle(t, database.URL, patience)
-	stored := count(t, database.URL, `SELECT count(*) FROM books.orders`)
-
-	c := newClient(8, true)
-	defer c.close()
-	each(len(cuts), 8, func(i int) {
-		a := c.insist(t.Context(), there, hungUp(i))
-		assert.True(t, a.state() == "completed" && a.wrong(hungUp(i)) == "", "the caller comes again and gets", a)
-	})
-	prove(t, database.URL)
-	t.Logf("%d connections were cut, %d orders had been stored", len(cuts), stored)
-	assert.True(t, stored != 0 && stored != int64(len(cuts)), "the fault did not bite")
-}
-
-// cut is where a connection ends: after so many bytes of the request and of the answer.
-type cut struct{ sent, read int }
-
-func hungUp(i int) order {
-	return order{id: fmt.Sprintf("hung-up-%03d", i), amount: "12.50", item: "widget"}
-}
-
-func rawRequest(url string, o order) string {
-	return fmt.Sprintf("POST /api/orders/process HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s",
-		strings.TrimPrefix(url, "http://"), len(o.body()), o.body())
-}
-
-func (c cut) play(t *testing.T, url string, o order) {
-	t.Helper()
-	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
-	if err != nil {
-		t.Error(err)
-		return
-	}
-	_ = conn.(*net.TCPConn).SetLinger(0) // a reset, not a goodbye
-	defer conn.Close()
-	_, err = io.WriteString(conn, rawRequest(url, o)[:c.sent])
-	assert.True(t, err == nil, err)
-	_ = conn.SetReadDeadline(time.Now().Add(patience))
-	n, err := io.ReadFull(conn, make([]byte, c.read))
-	assert.True(t, err == nil || n != 0, err)
-}
-
 // each calls do for the numbers below n, so many at a time.
 func each(n, atOnce int, do func(i int)) {
 	var group sync.WaitGroup

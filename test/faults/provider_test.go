@@ -5,56 +5,16 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	pawl "pawl/client"
 	"pawl/internal/simulator"
 	"pawl/test/assert"
 	"pawl/test/dbtest"
 )
-
-// TestProviderThatBreaksTheContract charges an order after its key was undone, or its payment intent canceled. The service
-// can't prevent that; the comparison of the books names the order.
-func TestProviderThatBreaksTheContract(t *testing.T) {
-	build(t)
-	t.Parallel()
-	for name, executor := range map[string]string{"the simulator": looking, "Stripe": stripeNow} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := openShop(t, executor, callLimit)
-			s.faults(simulator.Rule{Fault: simulator.LateAfterVoid, Step: "charge", Delay: longest, OrderPrefix: "late"})
-			s.open(1)
-			s.order("good")
-			s.order("late")
-			s.lateCharge()
-		})
-	}
-}
-
-var lateAndLive = regexp.MustCompile(`"late": canceled order, charge of \d+\.\d\d USD: undone in Pawl's books, done at the provider`)
-
-// lateCharge cancels an order that is charged afterwards.
-func (s *shop) lateCharge() {
-	s.t.Helper()
-	t := s.t
-	eventually(t, patience, "the order is canceled", func() bool { return s.ask("cancel", "late") })
-	s.settle(3 * patience)
-	if o := s.outcomes()["late"]; o.Status != "canceled" {
-		t.Fatalf("%s\n%s", o, s.trace("late"))
-	}
-	eventually(t, patience, "it is charged all the same", func() bool { k := s.books()["late"]; return k != nil && k.live["charge"] == 1 })
-	code, said := run(t, "verify", "--database-url", s.database.URL, "--provider", s.url)
-	if code != 1 || !lateAndLive.MatchString(said) {
-		t.Errorf("pawl verify --provider ends with %d:\n%s\n%s", code, said, s.trace("late"))
-	}
-	assert.True(t, !strings.Contains(said, `"good"`), "the good order is named", said)
-	verify(t, s.database.URL) // ours are in order
-}
 
 // TestPausedInACall stops a replica in the middle of calls to its provider, lets another one finish the orders, and wakes
 // it up: the answers it finds then are too late. They are kept, counted, and move nothing.
@@ -120,61 +80,6 @@ func (s *shop) until(id, status, hold string) {
 		o := s.outcomes()[id]
 		return o.Status == status && o.Hold == hold
 	})
-}
-
-// proveBoth has the command prove the books, and compare them with the provider's.
-func (s *shop) proveBoth(id string) {
-	s.t.Helper()
-	if code, said := run(s.t, "verify", "--database-url", s.database.URL, "--provider", s.url); code != 0 {
-		s.t.Errorf("pawl verify --provider ends with %d:\n%s\n%s", code, said, s.trace(id))
-	}
-}
-
-// An order is charged in vain, started again, and canceled while the void of its first key is not answered: nothing of a
-// second charge is in the books, and the void goes on until it is answered.
-func TestStoppedWhileAVoidIsUnanswered(t *testing.T) {
-	build(t)
-	t.Parallel()
-	s := openShop(t, blind, callLimit)
-	s.faults(simulator.Rule{Fault: simulator.Decline, Step: "charge"}, simulator.Rule{Fault: simulator.Error, Step: "charge", Operation: "undo"})
-	s.open(2)
-	s.order("one")
-	s.until("one", "failed", "")
-	eventually(t, patience, "it is started again", func() bool { return s.ask("retry", "one") })
-	s.until("one", "charging", "retry")
-	eventually(t, patience, "it is canceled", func() bool { return s.ask("cancel", "one") })
-	s.until("one", "canceled", "")
-	for _, view := range []string{"charges", "refunds"} {
-		if n := count(t, s.database.URL, `SELECT count(*) FROM books.`+view); n != 0 {
-			t.Errorf("%d %s of an order that was never charged\n%s", n, view, s.trace("one"))
-		}
-	}
-	s.faults()
-	eventually(t, patience, "the first key is voided", func() bool {
-		return count(t, s.database.URL, `SELECT count(*) FROM books.late_undos AS u WHERE u.step = 'charge' AND u.generation = 0 AND u.finished_at IS NOT NULL`) == 1
-	})
-	s.proveBoth("one")
-}
-
-// An order that its provider certainly did nothing for goes on under a policy whose steps are the ledger's: the provider's
-// books lack what was never asked of it, and that is no difference.
-func TestTheLedgerAfterAProvider(t *testing.T) {
-	build(t)
-	t.Parallel()
-	s := openShop(t, looking, callLimit)
-	s.faults(simulator.Rule{Fault: simulator.NotDone, Step: "charge"})
-	s.open(1)
-	s.order("one")
-	s.until("one", "charging", "retry")
-	policy := filepath.Join(t.TempDir(), "ledger.yaml")
-	write(t, policy, "charge: {executor: ledger}\nreserve: {executor: ledger}\nconfirm: {executor: ledger}\n")
-	newest := s.open(1, "--policy", policy).addresses()[0] // the other one may not have heard yet which policy is active
-	eventually(t, patience, "it goes on under the other policy", func() bool {
-		_, err := s.api(newest).RetryOrder(t.Context(), "one", pawl.RetryBody{OnBehalfOf: "test", Policy: "active"}, pawl.RetryOrderParams{Prefer: "respond-async"})
-		return err == nil
-	})
-	s.until("one", "completed", "")
-	s.proveBoth("one")
 }
 
 // TestVerifyThatCanNotFindOut: verify ends with 1 only where the books are wrong,
@@ -254,44 +159,4 @@ func noVerdict(t *testing.T, p *process) {
 	code, said := p.exitCode(), p.stderr()
 	assert.True(t, code == 69 && regexp.MustCompile(`^database: .*\npawl: no verdict on the books: .*\n$`).MatchString(said) && p.stdout() == "",
 		"ends with", code, "printed", p.stdout(), "and says", said)
-}
-
-// TestVerifyNamesOrdersWhoseReferencesWereSwapped: the undo of such an order would take back what was done for the other.
-func TestVerifyNamesOrdersWhoseReferencesWereSwapped(t *testing.T) {
-	build(t)
-	t.Parallel()
-	for name, executor := range map[string]string{"the simulator": looking, "an endpoint": blind, "Stripe, captured later": stripeLater} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := openShop(t, executor, callLimit)
-			s.open(1)
-			for _, id := range []string{"first", "second", "third"} {
-				s.order(id)
-			}
-			s.settle(patience)
-			if code, said := run(t, "verify", "--database-url", s.database.URL, "--provider", s.url); code != 0 {
-				t.Fatalf("before: ends with %d:\n%s", code, said)
-			}
-			s.swap("charges", "reservations", "confirmations")
-			code, said := run(t, "verify", "--database-url", s.database.URL, "--provider", s.url)
-			assert.True(t, code == 1 && !strings.Contains(said, `"third"`), "ends with", code, said)
-			for _, id := range []string{"first", "second"} {
-				for _, step := range []string{"charge", "reserve", "confirm"} {
-					want := fmt.Sprintf("%q: %s: ", id, step)
-					assert.Equal(t, strings.Count(said, want), 1, "not once", want, "in", said)
-				}
-			}
-		})
-	}
-}
-
-// swap exchanges the references of the orders first and second.
-func (s *shop) swap(tables ...string) {
-	s.t.Helper()
-	for _, table := range tables {
-		tag, err := s.database.Pool.Exec(s.t.Context(), `UPDATE `+table+` AS a SET reference = b.reference FROM `+table+` AS b
-			JOIN orders AS p ON p.order_no = b.order_no, orders AS o
-			WHERE o.order_no = a.order_no AND (o.order_id, p.order_id) IN (('first', 'second'), ('second', 'first')) AND a.reference <> b.reference`)
-		assert.Require(s.t, err == nil && tag.RowsAffected() == 2, table, err, tag)
-	}
 }

@@ -27,10 +27,6 @@ func TestStop(t *testing.T) {
 		t.Parallel()
 		stopUnderLoad(t)
 	})
-	t.Run("what it cannot finish it hands back, and others take it over at once", func(t *testing.T) {
-		t.Parallel()
-		stopWithoutHope(t)
-	})
 	t.Run("a second signal ends it at once", func(t *testing.T) {
 		t.Parallel()
 		stopTwice(t)
@@ -73,41 +69,6 @@ func heard(t *testing.T, url string, load *traffic) {
 		assert.True(t, !s.torn && (!s.cut || !stored[s.id]),
 			"order", s.id, "the connection was cut; stored", stored[s.id], "in the middle of the answer", s.torn)
 	}
-}
-
-// stopWithoutHope stops a replica whose orders a lock keeps from ending.
-func stopWithoutHope(t *testing.T) {
-	t.Helper()
-	const grace, lease = 4 * time.Second, 10 * time.Minute // what comes of a lease's end does not come in this test
-	s := seed(t)
-	database := dbtest.New(t)
-	sign(t, database)
-	flags := []string{"--grace", grace.String(), "--lease", lease.String()}
-	r := startReplicas(t, 1, database.URL, flags...)
-	stockUp(t, r.addresses()[0], scarce, stock)
-	load := &traffic{url: r.any, cuts: true, once: true, callers: 32, seed: s, order: smallOrders("hope")}
-	load.start(t)
-	load.flows(200)
-	unlock := holdOrders(t, database.URL, 20)
-	startReplicas(t, 1, database.URL, flags...)
-	began := time.Now()
-	code := r.all[0].terminate()
-	took := time.Since(began)
-	load.finish()
-	if code != 0 || took > grace+patience/2 { // the lock is there for as long as it takes
-		t.Errorf("ended with %d after %s", code, took)
-	}
-	heard(t, database.URL, load)
-	seen := load.seen()
-	assert.True(t, seen.unfinished != 0, "no caller was told that its order continues", seen)
-	unlock()
-	settled := settle(t, database.URL, patience)
-	released := count(t, database.URL, `SELECT count(*) FROM books.transitions AS t WHERE t.verb = 'release_lease'`)
-	t.Logf("%d orders; %s; ended in %s; %d released, %d taken over, all ended %s after they could",
-		len(load.orders), load.seen(), took, released, takeOvers(t, database.URL), settled)
-	assert.True(t, released != 0, "no order was handed back")
-	prove(t, database.URL, load)
-	proveFences(t, database.URL)
 }
 
 // stopTwice sends a second signal.
@@ -181,92 +142,6 @@ func TestExitCodes(t *testing.T) {
 				"says too much", said)
 		})
 	}
-}
-
-// TestPausedReplica stops a replica for longer than its lease, as a hypervisor or a laptop lid does, and the other one
-// as soon as that has taken over its orders. It wakes up in the middle of what it did, and nothing but their fence
-// keeps it from moving the orders that it takes for its own. When it is stopped, a lock keeps orders from ending, so
-// that it has some.
-func TestPausedReplica(t *testing.T) {
-	build(t)
-	t.Parallel()
-	s := newSleeper(t, "10m")
-	for range rounds(t, 1) {
-		fenced := s.late()
-		unlock := s.fallAsleep()
-		eventually(t, patience, "its orders are taken over", func() bool {
-			return count(t, s.database, `SELECT count(*) FROM books.orders AS o WHERE o.due_at IS NOT NULL AND o.fence = 1`) == 0
-		})
-		s.other.signal(syscall.SIGSTOP)
-		eventually(t, patience, "no statement runs", func() bool {
-			return count(t, s.database, `SELECT count(*) FROM pg_stat_activity
-				WHERE datname = current_database() AND backend_type = 'client backend' AND state = 'active' AND pid <> pg_backend_pid()`) == 0
-		})
-		unlock()
-		s.sleeps.signal(syscall.SIGCONT)
-		eventually(t, patience, "it finds out", func() bool { return s.late() > fenced })
-		s.other.signal(syscall.SIGCONT)
-		eventually(t, patience, "the other finishes them", func() bool { // before it holds more, which the sleeper never had
-			return count(t, s.database, `SELECT count(*) FROM books.orders AS o WHERE o.due_at IS NOT NULL AND o.fence > 1`) == 0
-		})
-	}
-	s.proves()
-}
-
-// sleeper is a replica under load that is stopped, and another one without callers.
-type sleeper struct {
-	t        *testing.T
-	database string
-	load     *traffic
-	url      string
-	sleeps   *process
-	other    *process
-}
-
-func newSleeper(t *testing.T, lease string) *sleeper {
-	t.Helper()
-	database := dbtest.New(t)
-	sign(t, database)
-	r := startReplicas(t, 1, database.URL, hasty...)
-	s := &sleeper{t: t, database: database.URL, url: r.addresses()[0], sleeps: r.all[0]}
-	stockUp(t, s.url, scarce, stock)
-	s.load = &traffic{url: r.any, callers: 48, seed: seed(t), order: smallOrders("pause")}
-	s.load.start(t)
-	s.other = startReplicas(t, 1, database.URL, "--recovery-interval", "100ms", "--lease", lease).all[0]
-	return s
-}
-
-// fallAsleep stops the replica with some orders in its hands, behind a lock. It knows of them: an order whose admission it
-// has not heard of yet it would read later, as any other, and see that another replica has it.
-func (s *sleeper) fallAsleep() (unlock func()) {
-	s.t.Helper()
-	s.load.flows(100)
-	unlock = lockStock(s.t, s.database)
-	eventually(s.t, patience, "orders wait", func() bool {
-		return unfinished(s.t, s.database) >= 20 && metric(s.t, s.url, "pawl_leases_held") >= 20
-	})
-	s.sleeps.signal(syscall.SIGSTOP)
-	return unlock
-}
-
-// late counts the moves that came too late.
-func (s *sleeper) late() int64 {
-	s.t.Helper()
-	return metric(s.t, s.url, "pawl_moves_fenced_total")
-}
-
-// proves ends the load and looks at what has come of it.
-func (s *sleeper) proves() {
-	s.t.Helper()
-	s.load.flows(100)
-	s.load.finish()
-	settle(s.t, s.database, patience)
-	prove(s.t, s.database, s.load)
-	proveFences(s.t, s.database)
-	proveStock(s.t, s.database, scarce, stock)
-	taken, late := takeOvers(s.t, s.database), s.late()
-	s.t.Logf("%d orders; %s; %d take-overs, %d moves came late", len(s.load.orders), s.load.seen(), taken, late)
-	assert.True(s.t, taken != 0 && late != 0, "the fault did not bite")
 }
 
 // holdOrders locks the stock and waits until that keeps so many orders from ending: the reservation of one waits for the
