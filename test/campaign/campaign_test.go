@@ -104,7 +104,7 @@ var rowsOfTable = []row{
 	{name: "pooler-restarts", onlyHere: true, weight: 1, skip: noPooler, people: true, prepare: behindPooler, disturb: restartPooler, gap: outage, refused: 100},
 	{name: "crashes", onlyHere: true, weight: 4, least: 8 * time.Second, people: true, skip: noCompiler, servers: withPower, prepare: withoutPolicy,
 		crowds: []int{1, 16, 256}, disturb: crash, prove: countLost},
-	{name: "crashes-with-calls", weight: 2, people: true, policies: true, skip: noCompiler, servers: withPower, disturb: crash, gap: outage, refused: 100},
+	{name: "crashes-with-calls", onlyHere: true, weight: 2, people: true, policies: true, skip: noCompiler, servers: withPower, disturb: crash, gap: outage, refused: 100},
 	{name: "failover", onlyHere: true, weight: 1.5, least: 13 * time.Second, people: true, servers: primaryAndStandby, disturb: failOver},
 	{name: "failover-with-loss", onlyHere: true, weight: 1, least: 5 * time.Second, people: true, servers: primaryAndLateStandby, prepare: withoutPolicy,
 		disturb: loseCommits},
