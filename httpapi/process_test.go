@@ -10,7 +10,6 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -145,27 +144,6 @@ func TestProcessAfterTheDefaultCurrencyChanged(t *testing.T) {
 		yen.process(t, body+" x").wantProblem(t, 400, "malformed_json")
 		assert.Equal(t, b.count(t, `SELECT count(*) FROM orders`), 1, "orders")
 	})
-}
-
-func TestProcessFiftyAtOnce(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	answers := make([]answer, 50)
-	var wg sync.WaitGroup
-	for i := range answers {
-		wg.Go(func() {
-			w := httptest.NewRecorder()
-			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/api/orders/process", strings.NewReader(ask("one")))
-			r.RemoteAddr, r.Host = fromHere, "localhost"
-			b.api.ServeHTTP(w, r)
-			answers[i] = answer{w.Code, w.Header(), w.Body.String()}
-		})
-	}
-	wg.Wait()
-	for _, a := range answers {
-		assert.Require(t, a.status == 200 && a.body == answers[0].body, a.status, a.body)
-	}
-	assert.Equal(t, b.count(t, `SELECT count(*) FROM charges`), 1, "charges")
 }
 
 func TestProcessThatIsNotFinal(t *testing.T) {

@@ -99,7 +99,7 @@ type row struct {
 
 // rowsOfTable are the campaigns.
 var rowsOfTable = []row{
-	{name: "wire-silent", weight: 1.2, people: true, policies: true, disturb: silence, gap: atMost(time.Second), refused: 1},
+	{name: "wire-silent", onlyHere: true, weight: 1.2, people: true, policies: true, disturb: silence, gap: atMost(time.Second), refused: 1},
 	{name: "wire-cut", onlyHere: true, weight: 1, people: true, policies: true, disturb: cutReplies, refused: 1},
 	{name: "pooler-restarts", onlyHere: true, weight: 1, skip: noPooler, people: true, prepare: behindPooler, disturb: restartPooler, gap: outage, refused: 100},
 	{name: "crashes", onlyHere: true, weight: 4, least: 8 * time.Second, people: true, skip: noCompiler, servers: withPower, prepare: withoutPolicy,

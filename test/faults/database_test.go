@@ -125,69 +125,9 @@ func (s *postgres) ps(arguments ...string) string {
 	return string(said)
 }
 
-// freeze stops all processes of the server until thaw is called: connections stay, without an answer.
-func (s *postgres) freeze() (thaw func()) {
-	s.t.Helper()
-	pids := s.all(syscall.SIGSTOP)
-	thaw = func() { send(syscall.SIGCONT, pids) }
-	s.t.Cleanup(thaw)
-	return thaw
-}
-
 func send(sig syscall.Signal, pids []int) {
 	for _, pid := range pids {
 		_ = syscall.Kill(pid, sig)
-	}
-}
-
-// TestDatabaseHangs stops PostgreSQL for longer than a lease, while its connections stay. Callers, who wait for a
-// second at most, are told to come again; no connection of theirs breaks, no answer is wrong, and what was acknowledged
-// is there.
-func TestDatabaseHangs(t *testing.T) {
-	build(t)
-	t.Parallel()
-	s := seed(t)
-	server := startPostgres(t)
-	r := startReplicas(t, 2, server.url, hasty...)
-	stockUp(t, r.addresses()[0], scarce, stock)
-	load := &traffic{url: r.any, prefer: "wait=1", callers: 24, seed: s, order: smallOrders("hang")}
-	load.start(t)
-	for range rounds(t, 1) {
-		load.flows(100)
-		before, frozen := load.seen(), time.Now()
-		thaw := server.freeze()
-		awaitHealth(t, r, http.StatusServiceUnavailable)
-		eventually(t, answerLimit, "callers are told to come again", func() bool {
-			return load.seen().refused-before.refused >= load.callers && time.Since(frozen) > 2*hastyLease
-		})
-		thaw()
-		awaitHealth(t, r, http.StatusOK)
-	}
-	load.flows(100)
-	load.finish()
-	settle(t, server.url, patience)
-	prove(t, server.url, load)
-	proveStock(t, server.url, scarce, stock)
-	t.Logf("%d orders; %s; %d take-overs", len(load.orders), load.seen(), takeOvers(t, server.url))
-}
-
-// awaitHealth waits until every replica says how it is, as a balancer asks.
-func awaitHealth(t *testing.T, r *replicas, code int) {
-	t.Helper()
-	c := newClient(1, false)
-	for _, url := range r.addresses() {
-		eventually(t, startLimit, "GET /health tells how the database is", func() bool {
-			began := time.Now()
-			a := c.get(t.Context(), url+"/health")
-			if took := time.Since(began); took > 15*time.Second { // the database has ten, for all that has to be known
-				t.Errorf("GET /health took %s", took)
-			}
-			assert.Require(t, a.err == nil && (a.code == http.StatusOK || a.code == http.StatusServiceUnavailable),
-				"GET /health", a)
-			assert.True(t, a.code != http.StatusServiceUnavailable || a.header.Get("Retry-After") != "",
-				"GET /health", a, "without Retry-After")
-			return a.code == code
-		})
 	}
 }
 
@@ -287,26 +227,6 @@ func TestNoSchema(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestSchemaDroppedUnderService takes the schema away from a service that requires a token. It says what is missing all
-// the same.
-func TestSchemaDroppedUnderService(t *testing.T) {
-	build(t)
-	t.Parallel()
-	database := dbtest.Empty(t)
-	p := launch(t, nil, "serve", "--database-url", database, "--listen", "127.0.0.1", "--port", "0", "--allow-data-loss")
-	address := p.url()
-	code, said := run(t, "token", "create", "shop", "--roles", "submit", "--database-url", database)
-	assert.Require(t, code == 0, said)
-	code, said = run(t, "migrate", "down", "--database-url", database, "--yes", "--drop-data")
-	assert.Require(t, code == 0, said)
-	change(t, database, `DROP SCHEMA IF EXISTS pawl, books CASCADE; DELETE FROM public.goose_db_version WHERE version_id > 0`)
-	c := newClient(1, false)
-	eventually(t, patience, "GET /health says what is missing", func() bool {
-		a := c.get(t.Context(), address+"/health")
-		return a.code == http.StatusServiceUnavailable && strings.Contains(a.text, `"detail":"Schema pawl is missing: run pawl migrate up."`)
-	})
 }
 
 // change runs statements that return nothing.

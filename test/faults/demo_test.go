@@ -2,13 +2,8 @@ package faults
 
 import (
 	"bytes"
-	"io"
-	"net/http"
-	"net/http/cookiejar"
-	"net/url"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -96,97 +91,4 @@ func mentioned(t *testing.T, text string) bool {
 		}
 	}
 	return false
-}
-
-var (
-	labLink = regexp.MustCompile(`(http://127\.0\.0\.1:\d+)/console/lab\?key=\S+`)
-	dead    = regexp.MustCompile(`<th scope="row">1<td>[^/]*dead`)
-	serves  = regexp.MustCompile(`<th scope="row">1<td>[^/]*serves`)
-)
-
-// person uses the lab of a demonstration with a browser.
-type person struct {
-	t       *testing.T
-	address string
-	browser *http.Client
-}
-
-func (p *person) ask(method, path string, form url.Values) (status int, body string) {
-	p.t.Helper()
-	r, err := http.NewRequestWithContext(p.t.Context(), method, p.address+path, strings.NewReader(form.Encode()))
-	assert.NoError(p.t, err)
-	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	r.Header.Set("Sec-Fetch-Site", "same-origin")
-	answer, err := p.browser.Do(r)
-	assert.NoError(p.t, err)
-	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
-	assert.NoError(p.t, err)
-	return answer.StatusCode, string(text)
-}
-
-// press sends a form of the lab.
-func (p *person) press(form url.Values) {
-	p.t.Helper()
-	status, body := p.ask(http.MethodPost, "/console/lab", form)
-	assert.Require(p.t, status == http.StatusOK, form, status, body)
-}
-
-// sees waits until a page has a text.
-func (p *person) sees(path string, what *regexp.Regexp) {
-	p.t.Helper()
-	var body string
-	eventually(p.t, patience, path+" has "+what.String(), func() bool {
-		_, body = p.ask(http.MethodGet, path, nil)
-		return what.MatchString(body)
-	})
-}
-
-// TestDemoByHand breaks things in the lab: both replicas and the provider. In the end the books of both sides balance
-// all the same.
-func TestDemoByHand(t *testing.T) {
-	build(t)
-	t.Parallel()
-	folder := dbtest.Folder(t)
-	demo := launch(t, []string{"TMPDIR=" + folder}, "demo", "--seconds", "0")
-	eventually(t, startLimit, "it has a console", func() bool { return labLink.MatchString(demo.stdout()) || !demo.running() })
-	link := labLink.FindStringSubmatch(demo.stdout())
-	assert.Require(t, link != nil, demo.stdout())
-	jar, err := cookiejar.New(nil)
-	assert.NoError(t, err)
-	p := &person{t, link[1], &http.Client{Jar: jar}}
-	if status, _ := p.ask(http.MethodGet, "/console/lab", nil); status != http.StatusForbidden {
-		t.Errorf("without the key: %d", status)
-	}
-	if status, body := p.ask(http.MethodGet, strings.TrimPrefix(link[0], link[1]), nil); status != http.StatusOK {
-		t.Fatalf("%d %s", status, body)
-	}
-	p.press(url.Values{"do": {"provider"}, "rules": {"answer-twice,fraction=0.5\nslow:200ms,fraction=0.2"}})
-	p.sees("/console/lab", regexp.MustCompile(`[1-9]\d*<td class="number">[1-9]`)) // both have charged
-	p.sees("/console/lab", regexp.MustCompile(`The books balance:`))
-	p.press(url.Values{"do": {"stop"}, "replica": {"2"}})
-	p.press(url.Values{"do": {"kill"}, "replica": {"1"}})
-	p.sees("/console/lab", dead) // though no replica serves
-	status, body := p.ask(http.MethodPost, "/console/lab", url.Values{"do": {"kill"}, "replica": {"1"}})
-	assert.Equal(t, status, http.StatusConflict, "killed twice", body)
-	p.press(url.Values{"do": {"start"}, "replica": {"1"}})
-	p.sees("/console/lab", serves)
-	p.sees("/console", regexp.MustCompile(`<bdi>local</bdi>`))
-	p.sees("/health", regexp.MustCompile(`.`)) // the replica that serves, at the one address
-	if said := demo.stdout(); strings.Contains(said, "ms  the provider is slow") || !strings.Contains(said, "lab: replica 1 is killed (SIGKILL)") {
-		t.Error("a fault came by itself, or one of the lab is not printed")
-	}
-	p.press(url.Values{"do": {"kill"}, "replica": {"2"}}) // and is left so
-	p.press(url.Values{"do": {"provider"}})               // Works is no fault
-	demo.signal(syscall.SIGINT)
-	eventually(t, 3*patience, "it ends", func() bool { return !demo.running() })
-	code := demo.exitCode()
-	assert.True(t, code == 0 && strings.Contains(demo.stdout(), "no more orders and faults") && strings.Contains(demo.stdout(), " orders through 4 faults: ") &&
-		strings.Contains(demo.stdout(), "The books balance, on both sides."), "ended with", code)
-	eventually(t, endLimit, "no process is left", func() bool { return !mentioned(t, folder) })
-	left, err := os.ReadDir(folder)
-	assert.True(t, err == nil && len(left) == 0, "left behind", left, err)
-	if t.Failed() {
-		t.Log(demo.stdout())
-	}
 }

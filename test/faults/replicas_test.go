@@ -165,9 +165,7 @@ func runProgram(t testing.TB, path string, args ...string) (code int, output str
 // hasty are the settings of a replica that notices soon when another one has gone. A busy machine may keep a process
 // from renewing its leases for a second. Few connections are enough for the orders of a test, and each of them plans
 // every statement.
-var hasty = []string{"--lease", hastyLease.String(), "--recovery-interval", "250ms", "--grace", "10s", "--max-conns", "5"}
-
-const hastyLease = 2 * time.Second
+var hasty = []string{"--lease", "2s", "--recovery-interval", "250ms", "--grace", "10s", "--max-conns", "5"}
 
 // replicas are processes that serve one database. Callers know them by their last addresses, those of dead ones too,
 // as a balancer does for a while.
