@@ -55,7 +55,7 @@ charge: {executor: simulator, url: SIM, retry: {initial: 30m, cap: 30m}, breaker
 		return err == nil && slices.ContainsFunc(v.Lost, killed) && len(v.Replicas) == 1 && time.Since(*v.Replicas[0].Since) > 50*time.Minute && v.Held["retry"].Orders == 1
 	})
 	s.use(t, `
-reserve: {executor: simulator, url: SIM, retry: {initial: 10ms, cap: 10ms}, breaker: {failures: 1, open: 10ms}}`)
+reserve: {executor: simulator, url: SIM, retry: {initial: 10ms, cap: 10ms, maxRetries: 999}, breaker: {failures: 1, open: 10ms}}`)
 	_, err = insist(func() (orders.Order, error) { return deref(calls.Admit(t.Context(), request("waited"))) })
 	assert.NoError(t, err)
 	eventually(t, "it is tried again", func() bool {
