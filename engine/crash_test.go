@@ -108,10 +108,8 @@ func TestOrderLostInACrash(t *testing.T) {
 	}{
 		"it is admitted anew":                        {plain, nil, false},
 		"with its key":                               {with("k"), nil, false},
-		"another replica was asked for the same":     {plain, plain, false},
 		"another replica was asked for another":      {plain, other, true},
 		"with a key, and another for the same":       {with("k"), plain, false},
-		"with a key, and another for another":        {with("k"), other, true},
 		"without, and another for the same with one": {plain, with("k"), false},
 	} {
 		t.Run(name, func(t *testing.T) {
