@@ -195,6 +195,9 @@ func (v *visit) readBulk() (p *bulkPage, confirmed bool, err error) {
 	get := form.Get
 	confirmed = !link && get("confirm") != ""
 	ids := slices.Clone(form["id"])
+	if link && form.Has("search") && !strings.Contains(get("search"), "sort:oldest") {
+		slices.Reverse(ids) // ticked in a list that has the newest first; the oldest are done first
+	}
 	for _, pasted := range form["ids"] {
 		ids = append(ids, strings.ReplaceAll(pasted, ",", "\n"))
 	}

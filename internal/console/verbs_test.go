@@ -238,7 +238,7 @@ func TestSettling(t *testing.T) {
 	s.sql(t, `UPDATE charges SET executor = 'http' WHERE order_no = (SELECT order_no FROM orders WHERE order_id = 'refund')`)
 	s.sql(t, `INSERT INTO charge_operations (order_no, generation, number, currency, amount, state, executor, request_id, sent_at, code, due_at)
 		SELECT order_no, 0, 1, 'USD', 5, 'in_doubt', 'http', 'r', now(), 'timeout', now() + interval '5 minutes' FROM orders WHERE order_id = 'refund'`)
-	s.get(t, orderPath+"refund").want(t, 200, "Record the result of refund 1", "The refund of 5 USD is not done yet", "Refund 1, 5 USD: the provider did not answer in time at the last try; the next try is <time data-due", "</time> at the latest", "still to go back 5 = <strong>kept 4.00 USD<", `href="/console/order/retry?id=refund">Try now<`)
+	s.get(t, orderPath+"refund").want(t, 200, "Record the result of refund 1", "The refund of 5 USD is not done yet", "Refund 1, 5 USD: the provider did not answer in time at the last try; the next try is <time data-due", "</time> at the latest", "still to go back 5 = <strong>kept 4.00 USD<", `href="/console/order/retry?id=refund">Retry<`)
 	s.get(t, orderPath+"refund&done=retry").want(t, 200, "It was tried again, and is not done yet: the next try is below.")
 	s.get(t, "/console/orders").want(t, 200, "still to go back 5")
 	s.get(t, "/console/order/refund?id=step").want(t, 200, "All that is left")
