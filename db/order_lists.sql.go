@@ -240,123 +240,123 @@ func (q *Queries) OrdersAmounts(ctx context.Context, orderNos []int64) ([]Orders
 const ordersFind = `-- name: OrdersFind :one
 WITH looked AS (
   (SELECT o.order_no FROM pawl.orders AS o
-   WHERE $21::text = 'number' AND NOT $20::boolean AND o.order_no > $22::bigint AND o.order_no < $23::bigint
-   ORDER BY o.order_no DESC LIMIT $24::integer)
+   WHERE $22::text = 'number' AND NOT $21::boolean AND o.order_no > $23::bigint AND o.order_no < $24::bigint
+   ORDER BY o.order_no DESC LIMIT $25::integer)
   UNION ALL
   (SELECT o.order_no FROM pawl.orders AS o
-   WHERE $21::text = 'number' AND $20::boolean AND o.order_no > $22::bigint AND o.order_no < $23::bigint
-   ORDER BY o.order_no LIMIT $24::integer)
+   WHERE $22::text = 'number' AND $21::boolean AND o.order_no > $23::bigint AND o.order_no < $24::bigint
+   ORDER BY o.order_no LIMIT $25::integer)
   UNION ALL
-  (SELECT h.order_no FROM unnest($25::text[]) AS k(hold), LATERAL (
+  (SELECT h.order_no FROM unnest($26::text[]) AS k(hold), LATERAL (
      SELECT w.order_no FROM pawl.orders AS w
-     WHERE NOT $20::boolean AND w.hold IS NOT NULL AND (w.hold, w.order_no) > (k.hold, $22::bigint) AND (w.hold, w.order_no) < (k.hold, $23::bigint)
-     ORDER BY w.hold DESC, w.order_no DESC LIMIT $24::integer) AS h)
+     WHERE NOT $21::boolean AND w.hold IS NOT NULL AND (w.hold, w.order_no) > (k.hold, $23::bigint) AND (w.hold, w.order_no) < (k.hold, $24::bigint)
+     ORDER BY w.hold DESC, w.order_no DESC LIMIT $25::integer) AS h)
   UNION ALL
-  (SELECT h.order_no FROM unnest($25::text[]) AS k(hold), LATERAL (
+  (SELECT h.order_no FROM unnest($26::text[]) AS k(hold), LATERAL (
      SELECT w.order_no FROM pawl.orders AS w
-     WHERE $20::boolean AND w.hold IS NOT NULL AND (w.hold, w.order_no) > (k.hold, $22::bigint) AND (w.hold, w.order_no) < (k.hold, $23::bigint)
-     ORDER BY w.hold, w.order_no LIMIT $24::integer) AS h)
+     WHERE $21::boolean AND w.hold IS NOT NULL AND (w.hold, w.order_no) > (k.hold, $23::bigint) AND (w.hold, w.order_no) < (k.hold, $24::bigint)
+     ORDER BY w.hold, w.order_no LIMIT $25::integer) AS h)
   UNION ALL
-  (SELECT h.order_no FROM unnest(ARRAY[$26::text, '']) AS n(item), LATERAL (
+  (SELECT h.order_no FROM unnest(ARRAY[$27::text, '']) AS n(item), LATERAL (
      SELECT i.order_no FROM pawl.orders AS i
-     WHERE $21::text = 'item' AND $27::boolean AND NOT $20::boolean AND i.hold IS NOT NULL
-       AND (i.item, i.order_no) > (n.item, $22::bigint) AND (i.item, i.order_no) < (n.item, $23::bigint)
-     ORDER BY i.item DESC, i.order_no DESC LIMIT $24::integer) AS h)
+     WHERE $22::text = 'item' AND $28::boolean AND NOT $21::boolean AND i.hold IS NOT NULL
+       AND (i.item, i.order_no) > (n.item, $23::bigint) AND (i.item, i.order_no) < (n.item, $24::bigint)
+     ORDER BY i.item DESC, i.order_no DESC LIMIT $25::integer) AS h)
   UNION ALL
-  (SELECT h.order_no FROM unnest(ARRAY[$26::text, '']) AS n(item), LATERAL (
+  (SELECT h.order_no FROM unnest(ARRAY[$27::text, '']) AS n(item), LATERAL (
      SELECT i.order_no FROM pawl.orders AS i
-     WHERE $21::text = 'item' AND $27::boolean AND $20::boolean AND i.hold IS NOT NULL
-       AND (i.item, i.order_no) > (n.item, $22::bigint) AND (i.item, i.order_no) < (n.item, $23::bigint)
-     ORDER BY i.item, i.order_no LIMIT $24::integer) AS h)
+     WHERE $22::text = 'item' AND $28::boolean AND $21::boolean AND i.hold IS NOT NULL
+       AND (i.item, i.order_no) > (n.item, $23::bigint) AND (i.item, i.order_no) < (n.item, $24::bigint)
+     ORDER BY i.item, i.order_no LIMIT $25::integer) AS h)
   UNION ALL
   (SELECT d.order_no FROM (
-     SELECT u.order_no FROM pawl.orders AS u WHERE $21::text IN ('uncompleted', 'item') AND $27::boolean
+     SELECT u.order_no FROM pawl.orders AS u WHERE $22::text IN ('uncompleted', 'item') AND $28::boolean
        AND u.due_at > (SELECT '-infinity'::timestamptz) AND u.due_at < (SELECT 'infinity'::timestamptz) AND u.hold IS NULL
      ORDER BY u.due_at LIMIT (SELECT 1000000)) AS d
-   WHERE d.order_no > $22::bigint AND d.order_no < $23::bigint
-   ORDER BY CASE WHEN $20::boolean THEN d.order_no ELSE -d.order_no END LIMIT $24::integer)
+   WHERE d.order_no > $23::bigint AND d.order_no < $24::bigint
+   ORDER BY CASE WHEN $21::boolean THEN d.order_no ELSE -d.order_no END LIMIT $25::integer)
   UNION ALL
   (SELECT c.order_no FROM pawl.orders AS c
-   WHERE $21::text = 'customer' AND NOT $20::boolean AND c.customer_id IS NOT NULL
-     AND (c.customer_id, c.order_no) > ($26::text, $22::bigint) AND (c.customer_id, c.order_no) < ($26::text, $23::bigint)
-   ORDER BY c.customer_id DESC, c.order_no DESC LIMIT $24::integer)
+   WHERE $22::text = 'customer' AND NOT $21::boolean AND c.customer_id IS NOT NULL
+     AND (c.customer_id, c.order_no) > ($27::text, $23::bigint) AND (c.customer_id, c.order_no) < ($27::text, $24::bigint)
+   ORDER BY c.customer_id DESC, c.order_no DESC LIMIT $25::integer)
   UNION ALL
   (SELECT c.order_no FROM pawl.orders AS c
-   WHERE $21::text = 'customer' AND $20::boolean AND c.customer_id IS NOT NULL
-     AND (c.customer_id, c.order_no) > ($26::text, $22::bigint) AND (c.customer_id, c.order_no) < ($26::text, $23::bigint)
-   ORDER BY c.customer_id, c.order_no LIMIT $24::integer)
+   WHERE $22::text = 'customer' AND $21::boolean AND c.customer_id IS NOT NULL
+     AND (c.customer_id, c.order_no) > ($27::text, $23::bigint) AND (c.customer_id, c.order_no) < ($27::text, $24::bigint)
+   ORDER BY c.customer_id, c.order_no LIMIT $25::integer)
   UNION ALL
   (SELECT r.order_no FROM (
      SELECT DISTINCT v.item, v.order_no FROM pawl.reservations AS v
-     WHERE $21::text = 'item' AND 'completed' = ANY($1::text[]) AND NOT $20::boolean
-       AND (v.item, v.order_no) > ($26::text, $22::bigint) AND (v.item, v.order_no) < ($26::text, $23::bigint)
-     ORDER BY v.item DESC, v.order_no DESC LIMIT $24::integer) AS r)
+     WHERE $22::text = 'item' AND 'completed' = ANY($1::text[]) AND NOT $21::boolean
+       AND (v.item, v.order_no) > ($27::text, $23::bigint) AND (v.item, v.order_no) < ($27::text, $24::bigint)
+     ORDER BY v.item DESC, v.order_no DESC LIMIT $25::integer) AS r)
   UNION ALL
   (SELECT r.order_no FROM (
      SELECT DISTINCT v.item, v.order_no FROM pawl.reservations AS v
-     WHERE $21::text = 'item' AND 'completed' = ANY($1::text[]) AND $20::boolean
-       AND (v.item, v.order_no) > ($26::text, $22::bigint) AND (v.item, v.order_no) < ($26::text, $23::bigint)
-     ORDER BY v.item, v.order_no LIMIT $24::integer) AS r)
+     WHERE $22::text = 'item' AND 'completed' = ANY($1::text[]) AND $21::boolean
+       AND (v.item, v.order_no) > ($27::text, $23::bigint) AND (v.item, v.order_no) < ($27::text, $24::bigint)
+     ORDER BY v.item, v.order_no LIMIT $25::integer) AS r)
   UNION ALL
   (SELECT f.order_no FROM pawl.orders AS f
-   WHERE $21::text = 'uncompleted' AND 'failed' = ANY($1::text[]) AND NOT $20::boolean AND f.ended_as IN ('failed', 'canceled')
-     AND (f.ended_as, f.order_no) > ('failed', $22::bigint) AND (f.ended_as, f.order_no) < ('failed', $23::bigint)
-   ORDER BY f.ended_as DESC, f.order_no DESC LIMIT $24::integer)
+   WHERE $22::text = 'uncompleted' AND 'failed' = ANY($1::text[]) AND NOT $21::boolean AND f.ended_as IN ('failed', 'canceled')
+     AND (f.ended_as, f.order_no) > ('failed', $23::bigint) AND (f.ended_as, f.order_no) < ('failed', $24::bigint)
+   ORDER BY f.ended_as DESC, f.order_no DESC LIMIT $25::integer)
   UNION ALL
   (SELECT f.order_no FROM pawl.orders AS f
-   WHERE $21::text = 'uncompleted' AND 'failed' = ANY($1::text[]) AND $20::boolean AND f.ended_as IN ('failed', 'canceled')
-     AND (f.ended_as, f.order_no) > ('failed', $22::bigint) AND (f.ended_as, f.order_no) < ('failed', $23::bigint)
-   ORDER BY f.ended_as, f.order_no LIMIT $24::integer)
+   WHERE $22::text = 'uncompleted' AND 'failed' = ANY($1::text[]) AND $21::boolean AND f.ended_as IN ('failed', 'canceled')
+     AND (f.ended_as, f.order_no) > ('failed', $23::bigint) AND (f.ended_as, f.order_no) < ('failed', $24::bigint)
+   ORDER BY f.ended_as, f.order_no LIMIT $25::integer)
   UNION ALL
-  (SELECT h.order_no FROM unnest(ARRAY[$26::text, '']) AS n(item), LATERAL (
+  (SELECT h.order_no FROM unnest(ARRAY[$27::text, '']) AS n(item), LATERAL (
      SELECT f.order_no FROM pawl.orders AS f
-     WHERE $21::text = 'item' AND 'failed' = ANY($1::text[]) AND NOT $20::boolean AND f.ended_as = 'failed'
-       AND (f.item, f.order_no) > (n.item, $22::bigint) AND (f.item, f.order_no) < (n.item, $23::bigint)
-     ORDER BY f.item DESC, f.order_no DESC LIMIT $24::integer) AS h)
+     WHERE $22::text = 'item' AND 'failed' = ANY($1::text[]) AND NOT $21::boolean AND f.ended_as = 'failed'
+       AND (f.item, f.order_no) > (n.item, $23::bigint) AND (f.item, f.order_no) < (n.item, $24::bigint)
+     ORDER BY f.item DESC, f.order_no DESC LIMIT $25::integer) AS h)
   UNION ALL
-  (SELECT h.order_no FROM unnest(ARRAY[$26::text, '']) AS n(item), LATERAL (
+  (SELECT h.order_no FROM unnest(ARRAY[$27::text, '']) AS n(item), LATERAL (
      SELECT f.order_no FROM pawl.orders AS f
-     WHERE $21::text = 'item' AND 'failed' = ANY($1::text[]) AND $20::boolean AND f.ended_as = 'failed'
-       AND (f.item, f.order_no) > (n.item, $22::bigint) AND (f.item, f.order_no) < (n.item, $23::bigint)
-     ORDER BY f.item, f.order_no LIMIT $24::integer) AS h)
+     WHERE $22::text = 'item' AND 'failed' = ANY($1::text[]) AND $21::boolean AND f.ended_as = 'failed'
+       AND (f.item, f.order_no) > (n.item, $23::bigint) AND (f.item, f.order_no) < (n.item, $24::bigint)
+     ORDER BY f.item, f.order_no LIMIT $25::integer) AS h)
   UNION ALL
   (SELECT k.order_no FROM pawl.orders AS k
-   WHERE $21::text = 'uncompleted' AND 'canceled' = ANY($1::text[]) AND NOT $20::boolean AND k.ended_as IN ('failed', 'canceled')
-     AND (k.ended_as, k.order_no) > ('canceled', $22::bigint) AND (k.ended_as, k.order_no) < ('canceled', $23::bigint)
-   ORDER BY k.ended_as DESC, k.order_no DESC LIMIT $24::integer)
+   WHERE $22::text = 'uncompleted' AND 'canceled' = ANY($1::text[]) AND NOT $21::boolean AND k.ended_as IN ('failed', 'canceled')
+     AND (k.ended_as, k.order_no) > ('canceled', $23::bigint) AND (k.ended_as, k.order_no) < ('canceled', $24::bigint)
+   ORDER BY k.ended_as DESC, k.order_no DESC LIMIT $25::integer)
   UNION ALL
   (SELECT k.order_no FROM pawl.orders AS k
-   WHERE $21::text = 'uncompleted' AND 'canceled' = ANY($1::text[]) AND $20::boolean AND k.ended_as IN ('failed', 'canceled')
-     AND (k.ended_as, k.order_no) > ('canceled', $22::bigint) AND (k.ended_as, k.order_no) < ('canceled', $23::bigint)
-   ORDER BY k.ended_as, k.order_no LIMIT $24::integer)
+   WHERE $22::text = 'uncompleted' AND 'canceled' = ANY($1::text[]) AND $21::boolean AND k.ended_as IN ('failed', 'canceled')
+     AND (k.ended_as, k.order_no) > ('canceled', $23::bigint) AND (k.ended_as, k.order_no) < ('canceled', $24::bigint)
+   ORDER BY k.ended_as, k.order_no LIMIT $25::integer)
   UNION ALL
-  (SELECT h.order_no FROM unnest(ARRAY[$26::text, '']) AS n(item), LATERAL (
+  (SELECT h.order_no FROM unnest(ARRAY[$27::text, '']) AS n(item), LATERAL (
      SELECT k.order_no FROM pawl.orders AS k
-     WHERE $21::text = 'item' AND 'canceled' = ANY($1::text[]) AND NOT $20::boolean AND k.ended_as = 'canceled'
-       AND (k.item, k.order_no) > (n.item, $22::bigint) AND (k.item, k.order_no) < (n.item, $23::bigint)
-     ORDER BY k.item DESC, k.order_no DESC LIMIT $24::integer) AS h)
+     WHERE $22::text = 'item' AND 'canceled' = ANY($1::text[]) AND NOT $21::boolean AND k.ended_as = 'canceled'
+       AND (k.item, k.order_no) > (n.item, $23::bigint) AND (k.item, k.order_no) < (n.item, $24::bigint)
+     ORDER BY k.item DESC, k.order_no DESC LIMIT $25::integer) AS h)
   UNION ALL
-  (SELECT h.order_no FROM unnest(ARRAY[$26::text, '']) AS n(item), LATERAL (
+  (SELECT h.order_no FROM unnest(ARRAY[$27::text, '']) AS n(item), LATERAL (
      SELECT k.order_no FROM pawl.orders AS k
-     WHERE $21::text = 'item' AND 'canceled' = ANY($1::text[]) AND $20::boolean AND k.ended_as = 'canceled'
-       AND (k.item, k.order_no) > (n.item, $22::bigint) AND (k.item, k.order_no) < (n.item, $23::bigint)
-     ORDER BY k.item, k.order_no LIMIT $24::integer) AS h)
+     WHERE $22::text = 'item' AND 'canceled' = ANY($1::text[]) AND $21::boolean AND k.ended_as = 'canceled'
+       AND (k.item, k.order_no) > (n.item, $23::bigint) AND (k.item, k.order_no) < (n.item, $24::bigint)
+     ORDER BY k.item, k.order_no LIMIT $25::integer) AS h)
   UNION ALL
   (SELECT d.order_no FROM (SELECT DISTINCT v.order_no FROM pawl.disputes AS v
-     WHERE $21::text = 'dispute' AND v.order_no > $22::bigint AND v.order_no < $23::bigint) AS d
-   ORDER BY CASE WHEN $20::boolean THEN d.order_no ELSE -d.order_no END LIMIT $24::integer)
+     WHERE $22::text = 'dispute' AND v.order_no > $23::bigint AND v.order_no < $24::bigint) AS d
+   ORDER BY CASE WHEN $21::boolean THEN d.order_no ELSE -d.order_no END LIMIT $25::integer)
   UNION ALL
   (SELECT u.order_no FROM (
-     SELECT q.order_no FROM pawl.charge_operations AS q WHERE $21::text = 'refund' AND $18::text = 'open' AND q.due_at IS NOT NULL
+     SELECT q.order_no FROM pawl.charge_operations AS q WHERE $22::text = 'refund' AND $19::text = 'open' AND q.due_at IS NOT NULL
      UNION
-     SELECT w.order_no FROM pawl.charge_operations AS w WHERE $21::text = 'refund' AND $18::text = 'failed' AND w.state = 'failed') AS u
-   WHERE u.order_no > $22::bigint AND u.order_no < $23::bigint
-   ORDER BY CASE WHEN $20::boolean THEN u.order_no ELSE -u.order_no END LIMIT $24::integer)
+     SELECT w.order_no FROM pawl.charge_operations AS w WHERE $22::text = 'refund' AND $19::text = 'failed' AND w.state = 'failed') AS u
+   WHERE u.order_no > $23::bigint AND u.order_no < $24::bigint
+   ORDER BY CASE WHEN $21::boolean THEN u.order_no ELSE -u.order_no END LIMIT $25::integer)
   UNION ALL
-  (SELECT n.order_no FROM unnest($28::bigint[]) AS n(order_no) WHERE $21::text = 'these')
+  (SELECT n.order_no FROM unnest($29::bigint[]) AS n(order_no) WHERE $22::text = 'these')
 ), page AS MATERIALIZED (
   SELECT l.order_no FROM looked AS l GROUP BY l.order_no
-  ORDER BY CASE WHEN $20::boolean THEN l.order_no ELSE -l.order_no END LIMIT $24::integer
+  ORDER BY CASE WHEN $21::boolean THEN l.order_no ELSE -l.order_no END LIMIT $25::integer
 )
 SELECT ARRAY(
     SELECT p.order_no FROM page AS p
@@ -365,33 +365,34 @@ SELECT ARRAY(
         AND o.amount >= $4::pawl.money_amount AND o.amount <= $5::pawl.money_amount
         AND ($6::text = '' OR o.item = $6::text
           OR o.lines IS NOT NULL AND $6::text IN (SELECT l.item FROM pawl.items_of(o.item, o.quantity, o.lines) AS l(line, item, quantity))) AND ($7::text = '' OR o.customer_id = $7::text)
-        AND ($8::text = '' OR o.hold_reason = $8::text OR starts_with(o.hold_reason, $8::text || ':'))
-        AND ($9::text = '' OR o.failure_step = $9::text)
-        AND ($10::text = '' OR o.failure_code = $10::text)
-        AND ($11::text = '' OR o.submitted_by = $11::text) AND ($12::text = '' OR o.route = $12::text)
-        AND ($13::text = '' OR o.currency = $13::text)
-        AND (NOT $14::boolean OR EXISTS (SELECT 1 FROM pawl.known_charges AS g WHERE g.order_no = o.order_no))
-        AND (NOT $15::boolean OR EXISTS (
-          SELECT 1 FROM pawl.known_operations AS u WHERE u.order_no = o.order_no AND u.kind = 'refund'))
+        AND ($8::text = '' OR o.hold = $8::text)
+        AND ($9::text = '' OR o.hold_reason = $9::text OR starts_with(o.hold_reason, $9::text || ':'))
+        AND ($10::text = '' OR o.failure_step = $10::text)
+        AND ($11::text = '' OR o.failure_code = $11::text)
+        AND ($12::text = '' OR o.submitted_by = $12::text) AND ($13::text = '' OR o.route = $13::text)
+        AND ($14::text = '' OR o.currency = $14::text)
+        AND (NOT $15::boolean OR EXISTS (SELECT 1 FROM pawl.known_charges AS g WHERE g.order_no = o.order_no))
         AND (NOT $16::boolean OR EXISTS (
+          SELECT 1 FROM pawl.known_operations AS u WHERE u.order_no = o.order_no AND u.kind = 'refund'))
+        AND (NOT $17::boolean OR EXISTS (
           SELECT 1 FROM pawl.known_charges AS g WHERE g.order_no = o.order_no AND g.refunded_at IS NULL AND g.capture IS NOT NULL AND g.captured_at IS NULL
             AND g.amount > (SELECT coalesce(sum(u.amount + coalesce(u.voided, 0)), 0) FROM pawl.charge_operations AS u
               WHERE u.order_no = g.order_no AND u.generation = g.generation AND u.kind <> 'refund' AND u.state = 'done')))
-        AND (NOT $17::boolean OR o.charge_operations IS NOT NULL AND EXISTS (
+        AND (NOT $18::boolean OR o.charge_operations IS NOT NULL AND EXISTS (
           SELECT 1 FROM pawl.charge_operations AS u WHERE u.order_no = o.order_no AND u.state = 'done' AND (u.kind = 'void' OR u.voided > 0)))
-        AND ($18::text = '' OR o.charge_operations IS NOT NULL AND EXISTS (
+        AND ($19::text = '' OR o.charge_operations IS NOT NULL AND EXISTS (
           SELECT 1 FROM pawl.charge_operations AS u WHERE u.order_no = o.order_no AND u.number > 0
-            AND CASE WHEN $18::text = 'open' THEN u.state NOT IN ('done', 'failed') ELSE u.kind = 'refund' AND u.state = $18::text AND NOT EXISTS (
+            AND CASE WHEN $19::text = 'open' THEN u.state NOT IN ('done', 'failed') ELSE u.kind = 'refund' AND u.state = $19::text AND NOT EXISTS (
               SELECT 1 FROM pawl.charge_operations AS n WHERE n.order_no = u.order_no AND n.kind = 'refund' AND n.number > u.number) END))
-        AND ($19::text = '' OR o.disputes IS NOT NULL AND EXISTS (
+        AND ($20::text = '' OR o.disputes IS NOT NULL AND EXISTS (
           SELECT 1 FROM pawl.disputes AS d WHERE d.order_no = o.order_no
-            AND CASE WHEN $19::text = 'open' THEN d.state = 'opened' AND NOT EXISTS (
+            AND CASE WHEN $20::text = 'open' THEN d.state = 'opened' AND NOT EXISTS (
               SELECT 1 FROM pawl.disputes AS e WHERE e.order_no = d.order_no AND e.reference = d.reference AND e.state <> 'opened')
-            ELSE d.state = $19::text END))
+            ELSE d.state = $20::text END))
       FROM pawl.orders AS o WHERE o.order_no = p.order_no)
-    ORDER BY CASE WHEN $20::boolean THEN p.order_no ELSE -p.order_no END)::bigint[] AS found,
+    ORDER BY CASE WHEN $21::boolean THEN p.order_no ELSE -p.order_no END)::bigint[] AS found,
   (SELECT count(*) FROM page AS p)::integer AS looked,
-  coalesce((SELECT CASE WHEN $20::boolean THEN max(p.order_no) ELSE min(p.order_no) END FROM page AS p), 0)::bigint AS last
+  coalesce((SELECT CASE WHEN $21::boolean THEN max(p.order_no) ELSE min(p.order_no) END FROM page AS p), 0)::bigint AS last
 `
 
 type OrdersFindParams struct {
@@ -402,6 +403,7 @@ type OrdersFindParams struct {
 	AmountTo    decimal.Decimal
 	Item        string
 	CustomerID  string
+	Hold        string
 	Reason      string
 	FailureStep string
 	FailureCode string
@@ -451,6 +453,7 @@ func (q *Queries) OrdersFind(ctx context.Context, arg OrdersFindParams) (OrdersF
 		arg.AmountTo,
 		arg.Item,
 		arg.CustomerID,
+		arg.Hold,
 		arg.Reason,
 		arg.FailureStep,
 		arg.FailureCode,

@@ -134,10 +134,12 @@ func TestSearch(t *testing.T) {
 		assert.Equal(t, b.found(t, "term="+url.QueryEscape(term)), want, term)
 	}
 	assert.Equal(t, b.found(t, "term=shop&limit=3"), "shop orderId, shop-1 orderIdPrefix, shop-10 orderIdPrefix, more")
+	b.held(t, "zz-held", nil)
 	for query, want := range map[string]string{ // one at a time: ids, then the newest first; each once
 		"term=shop": "shop shop-1 shop-10 shop-2", "term=ann": "ann shop-10 shop-1", "term=shop-1": "shop-1 shop-10 ann", "term=op-1": "ann shop-10 shop-1",
 		"term=ch_1": "shop-2 shop-1", "term=shop-2,+Shop-10": "shop-10 shop-2", "term=%23129": "web-129 web-1290 shop-2 web-7", "term=shop&amountFrom=2": "shop shop-10 shop-2",
 		"term=op&status=failed": "", "term=op-1&customerId=ann": "shop-10 shop-1", "term=2.00&currency=EUR": "", "term=shop&customerId=ann&createdFrom=2020-01-01T00:00:00Z": "shop-1 shop-10",
+		"term=shop&hold=retry": "", "dispute=open&hold=retry": "", "term=zz&hold=attention": "zz-held",
 	} {
 		for _, size := range []string{"&limit=1", "&limit=2&count=true", "&limit=200"} {
 			got := strings.Fields(b.pages(t, query+size))

@@ -166,6 +166,7 @@ SELECT ARRAY(
         AND o.amount >= @amount_from::pawl.money_amount AND o.amount <= @amount_to::pawl.money_amount
         AND (@item::text = '' OR o.item = @item::text
           OR o.lines IS NOT NULL AND @item::text IN (SELECT l.item FROM pawl.items_of(o.item, o.quantity, o.lines) AS l(line, item, quantity))) AND (@customer_id::text = '' OR o.customer_id = @customer_id::text)
+        AND (@hold::text = '' OR o.hold = @hold::text)
         AND (@reason::text = '' OR o.hold_reason = @reason::text OR starts_with(o.hold_reason, @reason::text || ':'))
         AND (@failure_step::text = '' OR o.failure_step = @failure_step::text)
         AND (@failure_code::text = '' OR o.failure_code = @failure_code::text)

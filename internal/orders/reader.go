@@ -349,7 +349,7 @@ func until(end time.Time) time.Time {
 // query picks the index for the filter.
 func (f *Filter) query(after, before int64) db.OrdersFindParams {
 	q := db.OrdersFindParams{
-		Statuses: statusesOf(f), Item: f.Item, CustomerID: f.CustomerID, Reason: f.HoldReason,
+		Statuses: statusesOf(f), Item: f.Item, CustomerID: f.CustomerID, Hold: f.Hold, Reason: f.HoldReason,
 		FailureStep: f.FailureStep, FailureCode: f.FailureCode, AmountTo: largest, Oldest: f.Oldest, SubmittedBy: f.SubmittedBy,
 		Currency: f.Currency, Charged: f.Charged, Refunded: f.Refunded, Authorized: f.Authorized, Voided: f.Voided, Refund: f.Refund, Dispute: f.Dispute, Route: f.Route,
 		After: after, Before: before, CreatedFrom: f.CreatedFrom, CreatedTo: until(f.CreatedTo),
