@@ -208,7 +208,7 @@ func TestWaits(t *testing.T) {
 	}{
 		{client.Order{Status: "charging", Hold: "retry", HoldReason: "breaker_open", ResumesAt: soon, InDoubt: true, Retry: client.Retries{Failed: 2, Left: 7, Until: soon}}, client.Transition{From: "pending"},
 			client.Call{Outcome: "unknown", Code: "error", Detail: "HTTP 503: down"},
-			"Waits to try the charge again|One try has failed, 7 min ago: HTTP 503: down. The policy counts 2: also look-ups without a clear answer, and the try that was in doubt when a person had it tried again. The provider keeps failing.|The next try is in 1 min (" + soon.UTC().Format("15:04:05 UTC") +
+			"Waits to try the charge again|One try has failed, 7 min ago: HTTP 503: down. The provider keeps failing.|The next try is in 1 min (" + soon.UTC().Format("15:04:05 UTC") +
 				"), by itself. Pawl tries at least 7 more times and until " + soon.UTC().Format("15:04:05 UTC") + " (in 1 min); then the order needs a person. Tries that can’t reach the provider do not count.|Nobody needs to do anything.|The customer may have been charged 8 USD, but not twice: all tries have the same key."},
 		{client.Order{Status: "charging", Hold: "retry", HoldReason: "breaker_open", ResumesAt: far, CompleteBy: soon}, client.Transition{Verb: "retry"}, client.Call{},
 			"Waits for the provider of the charge|Put off once, without a call. The provider keeps failing.|The next try is in 25 h (" + far.UTC().Format("Mon 2 Jan 15:04 UTC") +
@@ -316,7 +316,7 @@ func TestOverviewOfALot(t *testing.T) {
 	data.judge(func(string) bool { return true })
 	text := render(t, "overview", client.Caller{Open: true}, data)
 	for _, want := range []string{
-		"The service is open.", ">7&#43;<", ">10,000&#43;<", `href="/console/orders?q=status%3Acharging"`, "<bdi>shop-2:8</bdi>, started <time", "(shows this page)", "<bdi>gone:7</bdi>, <strong>lost</strong>: not heard from since 03:09 UTC", ">416 for the next try, 0 for a free call<",
+		"The service is open.", ">7&#43;<", ">10,000&#43;<", `href="/console/orders?q=status%3Acharging"`, "<bdi>shop-2:8</bdi>, started <time", "(shows this page)", "<bdi>gone:7</bdi>, <strong>lost</strong>: its last report was <time", ">416 for the next try, 0 for a free call<",
 		"<strong><bdi>pay.example</bdi></strong>\n<span>has failed at charge, reserve <time", ">for 1 h</time>: <bdi>connection refused</bdi>", "policy 4", "<strong>420</strong> orders (98,400.00 USD) wait, and go on by themselves if it works again by 03:24 UTC (<time data-due",
 		`href="/console/orders?q=status%3Acharging%2Crefunding%2Creserving%2Creleasing&#43;hold%3Aretry"`, `href="/console/runbook#a-provider-is-away"`, "an order has been due",
 		"<strong><bdi>confirm</bdi> works again</strong> <span>since 03:09 UTC; <bdi>pay.example</bdi> failed for 5 min: <bdi>the provider did not answer in time</bdi></span>",
@@ -326,7 +326,7 @@ func TestOverviewOfALot(t *testing.T) {
 		"<strong>10,000&#43;</strong> orders", "<strong>To approve</strong>", "<strong>Endpoint whe_2</strong>", "the next try is", `href="/console/webhook?id=whe_2"`,
 		"<strong>Refunds</strong>\n<span><strong>12</strong> (98,400.00 USD) wait, the oldest since 03:09 UTC: the provider did not answer in time at the last try; the next is <time data-due", `href="/console/orders?q=refund%3Aopen&#43;sort%3Aoldest"`,
 		"<strong>1</strong> waits, the oldest since 03:09 UTC: whether the money has moved is unknown.", "#pawlchargeoperationsopen",
-		"books: 34.50 USD", "for no order of Pawl&#39;s: 12.00 USD", "was disabled", "<bdi>the shop&#39;s till</bdi>", `href="/console/runbook#pawlwebhookendpointdisabled"`, "<strong>Replica gone:7</strong>", "not heard from since ",
+		"books: 34.50 USD", "for no order of Pawl&#39;s: 12.00 USD", "was disabled", "<bdi>the shop&#39;s till</bdi>", `href="/console/runbook#pawlwebhookendpointdisabled"`, "<strong>Replica gone:7</strong>", "disconnected; its last report was <time",
 		"<bdi>replica gone:7</bdi>. The books need you.", "<strong>10,026&#43;</strong> orders (98,400.00 USD) need you.", "Orders are accepted, and none is lost.", `<span class="badge open">open</span>`, `<strong>13</strong> orders finished per second`,
 	} {
 		assert.Contains(t, text, want, "the page lacks")

@@ -172,12 +172,16 @@ func (q *ofOrder) captureFields() []field {
 func (q *ofOrder) resultFields() []field {
 	outcome := field{Name: "outcome", Label: "What happened to " + q.subject(), Type: "select", Required: true, Options: []string{"", "done", "refused", "not_done"},
 		Words: map[string]string{"done": "It happened (done)", "refused": "It did not happen, and never will (refused)",
-			"not_done": "It did not happen, and is retried (not done)"}}
+			"not_done": "It did not happen, and is retried at once (not done)"}}
+	refusal := "card_declined"
+	if fsm.State(q.order.Status).Undoing() {
+		outcome.Words["refused"], refusal = "The provider refuses it: the order still needs a person (refused)", "charge_disputed"
+	}
 	if q.query("generation") != "" {
 		outcome.Options = []string{"done"}
 	}
 	return []field{outcome, {Name: "reference", Label: "The provider's reference", Help: "Its id for " + q.subject() + ", if it happened."},
-		{Name: "code", Label: "Why not, as a code", Help: "If it did not happen, such as card_declined."},
+		{Name: "code", Label: "Why not, as a code", Help: "If it did not happen, such as " + refusal + "."},
 		{Name: "detail", Label: "Why not, in words", Help: "If it did not happen."}}
 }
 

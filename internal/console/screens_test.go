@@ -181,9 +181,9 @@ func TestOrders(t *testing.T) {
 	for search, meant := range map[string]string{ // other readings of words, and wrong conditions
 		"lamp": "item:lamp", "completed": "status:completed", "lamp 600": "item:lamp amount:600", "approvall": "hold:approval", "\"ann smith\" widget USD": `customer:"ann smith" item:widget currency:USD`,
 		"status:faild,canceled item:lamp": "status:failed,canceled item:lamp", `stats:faild customer:"ann smith"`: `status:failed customer:"ann smith"`,
-		`custmer:"ann smith"`: `customer:"ann smith"`, "creatd:7d": "created:7d", "HOLD:atention": "hold:attention",
+		`custmer:"ann smith"`: `customer:"ann smith"`, "creatd:7d": "created:7d", "x amount>200": "x amount:>200", "HOLD:atention": "hold:attention",
 	} {
-		page := s.get(t, ordersOf(search)).want(t, 200, map[bool]string{true: "Did you mean", false: "!Did you mean"}[strings.Contains(search, ":")], "No orders found")
+		page := s.get(t, ordersOf(search)).want(t, 200, map[bool]string{true: "Did you mean", false: "!Did you mean"}[strings.ContainsAny(search, ":>")], "No orders found")
 		assert.Equal(t, page.link(t, "<bdi>"+html.EscapeString(meant)+"</bdi>"), ordersOf(meant), search)
 	}
 	for _, search := range []string{"shop:17", "status:xyz", "amount:x", "status:failed"} {

@@ -111,6 +111,9 @@ var otherWords = map[string]string{"cancelled": "canceled", "declined": "failed"
 // aCurrency is a word that is probably meant as a currency.
 var aCurrency = regexp.MustCompile(`^[A-Z]{3}$`)
 
+// compared is a condition without its colon, such as amount>200.
+var compared = regexp.MustCompile(`^([a-zA-Z]+)([<>]=?|=)(.+)$`)
+
 // parseSearch parses a text such as `status:failed amount:>100 customer:"ann smith"`. Words without a colon are the
 // term: the ID of an order, or what else the API finds orders by.
 func parseSearch(text string, now time.Time) *search {
@@ -124,6 +127,9 @@ func parseSearch(text string, now time.Time) *search {
 		switch set := qualifiers[key]; {
 		case word.quoted || !colon:
 			term = append(term, word.text)
+			if parts := compared.FindStringSubmatch(word.typed); parts != nil && qualifiers[strings.ToLower(parts[1])] != nil {
+				better = parts[1] + ":" + strings.TrimPrefix(parts[2], "=") + parts[3]
+			}
 		case set == nil:
 			term = append(term, word.text)
 			if better = respelled(key, value, word.typed); value != "" && strings.HasPrefix(key, "metadata.") {

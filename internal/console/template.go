@@ -161,7 +161,7 @@ func codeInWords(code string) string { return cmp.Or(codeWords[code], inWords(co
 
 var codeWords = map[string]string{
 	"timeout": "the provider did not answer in time", "error": "the provider answered with an error", "connection_failed": "the provider can't be reached",
-	"connection_lost": "the connection to the provider was lost", "retries_exhausted": "all retries failed", "outcome_unknown": "the outcome is unknown",
+	"connection_lost": "the connection to the provider was lost", "retries_exhausted": "retries are used up", "outcome_unknown": "the outcome is unknown",
 	"policy_unusable": "the policy can't be used", "retry_after": "the provider asks to wait", "card_declined": "the card was declined",
 	"expired_card": "the card has expired", "insufficient_funds": "there is not enough money on the card", "out_of_stock": "out of stock", "database_unavailable": "the database did not answer in time",
 	"in_progress": "the provider is still working on it", "rejected": "a person rejected it", "deadline_exceeded": "its deadline has passed", "unseen": "the provider says that it was not done",

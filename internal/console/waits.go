@@ -131,9 +131,6 @@ func (w *wait) tellTries(o *client.Order, moves []client.Transition, calls []cli
 		all := atLeast(int64(n), len(calls) == callsOfWait && !began.Before(calls[len(calls)-1].StartedAt))
 		w.Why = markup(all+" tries have failed%s, the last %s: %s.", since(tries[n-1].StartedAt), ago(tries[0].StartedAt), providerWords(&tries[0]))
 	}
-	if counted := o.Retry.Failed; counted > len(tries) {
-		w.Why += markup(" The policy counts %d: also look-ups without a clear answer, and the try that was in doubt when a person had it tried again.", counted)
-	}
 	if words := inWords(o.HoldReason); words != o.HoldReason {
 		w.Why += template.HTML(" " + template.HTMLEscapeString(capital(words)) + ".")
 	}

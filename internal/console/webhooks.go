@@ -161,8 +161,8 @@ func endpointFields(e *client.WebhookEndpoint) []field {
 		}
 	}
 	which := field{Name: "which", Label: "Events", Type: "select", Options: []string{"", onlyThese}, Words: map[string]string{"": capital(typesText(nil)), onlyThese: "Only these"},
-		Help: "About how Pawl drives orders: order.awaiting_retry, order.awaiting_permit, order.permit_granted, order.step_called, order.step_answered, " +
-			"order.woken, order.taken_over and order.released."}
+		Help: "Types about how Pawl drives orders are order.awaiting_retry, order.awaiting_permit, order.permit_granted, order.step_called, " +
+			"order.step_answered, order.woken, order.taken_over and order.released. They are sent only if they are chosen."}
 	if len(e.Types) > 0 {
 		which.Value = onlyThese
 	}
