@@ -182,7 +182,8 @@ func (o *outage) failing(now time.Time) (since, last *time.Time, cause string) {
 	return nil, nil, ""
 }
 
-// outages returns those that ended lately; the last one of a step once its calls are answered again, and do not only flicker.
+// outages returns those that ended lately; the last one of a step once its calls are answered again, and do not only flicker,
+// or, without its end, while no call is made: another replica may see that calls work again.
 func (all *callPools) outages(now time.Time) []orders.Outage {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -191,12 +192,12 @@ func (all *callPools) outages(now time.Time) []orders.Outage {
 		o := &p.outage
 		o.mu.Lock()
 		of := slices.Clone(o.before)
-		if !o.until.IsZero() && (o.failures == 0 || !o.flickers()) {
+		if goesOn := o.until.IsZero(); goesOn && !o.since.IsZero() && now.Sub(o.last) > flickerFor || !goesOn && (o.failures == 0 || !o.flickers()) {
 			of = append(of, o.over())
 		}
 		o.mu.Unlock()
 		for _, one := range of {
-			if one.Step, one.Route, one.Host = p.step, p.route, p.cfg.Host(); now.Sub(one.Until) < endedFor {
+			if one.Step, one.Route, one.Host = p.step, p.route, p.cfg.Host(); one.Until.IsZero() || now.Sub(one.Until) < endedFor {
 				ended = append(ended, one)
 			}
 		}

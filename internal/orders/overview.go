@@ -92,6 +92,8 @@ type Overview struct {
 	OrdersPerSecond float64        // that the replicas finish
 	Steps           []ProviderStep // that the replicas have made calls for lately; by policy, step and route
 	Ended           []Outage       // within an hour, of steps that do not fail now; the last one first
+
+	goOn []Outage // as far as a replica knows
 }
 
 // HeldGroup counts held orders that wait for the same.
@@ -138,7 +140,7 @@ type Outage struct {
 	Host    string    `json:"host,omitempty"`
 	Failure string    `json:"failure,omitempty"` // the code of most failed calls
 	Since   time.Time `json:"since"`
-	Until   time.Time `json:"until"`
+	Until   time.Time `json:"until"`  // in a report: zero if it goes on, and no call was made lately
 	Orders  []int64   `json:"orders"` // that waited; CountsMost or more: there may be others
 
 	Steps    []string `json:"-"` // with the route
@@ -248,7 +250,9 @@ func (v *Overview) addReports(rows []db.ReplicaReportsRow) error {
 			return fmt.Errorf("read outages of a replica: %w", err)
 		}
 		for i := range ended {
-			if v.At.Sub(ended[i].Until) < outagesFor {
+			if ended[i].Until.IsZero() {
+				v.goOn = append(v.goOn, ended[i])
+			} else if v.At.Sub(ended[i].Until) < outagesFor {
 				v.Ended = addOutage(v.Ended, &ended[i])
 			}
 		}
@@ -370,20 +374,28 @@ func ofHosts(ended []Outage) (joined []Outage) {
 }
 
 // settleOutages leaves either that a step fails, or that it works again, whatever happened last at any replica: the
-// breaker of one that has no orders stays half-open.
+// breaker of one that has no orders stays half-open, and its outage was a part of the one that has ended.
 func (v *Overview) settleOutages() {
-	v.Ended = slices.DeleteFunc(v.Ended, func(o Outage) bool {
+	for at := 0; at < len(v.Ended); at++ {
+		o := &v.Ended[at]
 		for i := range v.Steps {
 			s := &v.Steps[i]
-			switch failing := s.FailingSince != nil && o.isOf(s.Step, s.Route); {
-			case failing && s.FailedAt != nil && s.FailedAt.Before(o.Until):
-				s.FailingSince, s.FailedAt, s.Failure = nil, nil, ""
-			case failing && o.Until.After(*s.FailingSince): // else it is an earlier one
-				return true
+			if s.FailingSince == nil || !o.isOf(s.Step, s.Route) || !o.Until.After(*s.FailingSince) { // an earlier one
+				continue
 			}
+			if s.FailedAt == nil || !s.FailedAt.Before(o.Until) {
+				v.Ended = slices.Delete(v.Ended, at, at+1)
+				at--
+				break
+			}
+			for _, part := range v.goOn {
+				if part.isOf(s.Step, s.Route) && !part.Since.Before(*s.FailingSince) {
+					o.join(&part)
+				}
+			}
+			s.FailingSince, s.FailedAt, s.Failure = nil, nil, ""
 		}
-		return false
-	})
+	}
 	slices.SortFunc(v.Ended, func(a, b Outage) int { return b.Until.Compare(a.Until) })
 	v.Ended = ofHosts(v.Ended)
 }
@@ -511,7 +523,8 @@ type result[T any] struct {
 
 const (
 	sharedFor   = time.Second           // how long a result is good, at least
-	sharedTimes = 50                    // and at least this many times as long as the read took
+	sharedTimes = 50                    // and this many times as long as the read took
+	sharedMost  = 5 * time.Second       // but no longer, even if the machine is busy
 	sharedSlow  = 50 * time.Millisecond // a read that nobody is to wait for: its result may be twice as old
 	sharedLimit = 10 * time.Second      // how long a read may take
 )
@@ -555,7 +568,7 @@ func (s *shared[T]) again(ctx context.Context, read reading[T], most int32) (*re
 			return nil, err
 		}
 		now, took := time.Now(), time.Since(began)
-		good := max(sharedFor, sharedTimes*took)
+		good := min(max(sharedFor, sharedTimes*took), sharedMost)
 		last := &result[T]{value, now.Add(good), now.Add(good)}
 		switch {
 		case cut && most < CountsMost:

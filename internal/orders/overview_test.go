@@ -119,4 +119,8 @@ func TestAddOutage(t *testing.T) {
 	all = ofHosts(append([]Outage{all[0], all[2]}, Outage{Step: fsm.Charge, Route: "cards", Host: "pay.example", Since: at(0), Until: at(0)}))
 	assert.Equal(t, all[0].Failure, "charge: timeout; reserve: HTTP 503", "causes")
 	assert.Equal(t, fmt.Sprintln(all[0].Steps, all[0].Orders, all[1].Steps), "[charge reserve] [1 2 3] [charge cards]\n", "outages of a host")
+	v := Overview{Steps: []ProviderStep{{Step: fsm.Charge, FailingSince: new(at(1)), FailedAt: new(at(2))}},
+		Ended: []Outage{{Step: fsm.Charge, Since: at(6), Until: at(7), Orders: []int64{2}}}, goOn: []Outage{{Step: fsm.Charge, Since: at(1), Orders: []int64{1}}}}
+	v.settleOutages()
+	assert.Equal(t, fmt.Sprintln(v.Steps[0].FailingSince == nil, v.Ended[0].Since.Unix(), v.Ended[0].Until.Unix(), v.Ended[0].Orders), "true 60 420 [1 2]\n", "one began and another one ended it")
 }
