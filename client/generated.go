@@ -1567,7 +1567,7 @@ type Incident struct {
 	// Route With provider_failing: of a charge with several routes.
 	Route string `json:"route,omitempty,omitzero"`
 
-	// Since When it began; with attention and approval, when the oldest order was created; with operations_waiting, when the oldest was requested; with replica_lost, when it reported last; with books_wrong and books_differ, when that was found last.
+	// Since When it began; with attention and approval, when the oldest order was created; with operations_waiting, when the oldest was requested; with replica_lost, when it reported or admitted an order last; with books_wrong and books_differ, when that was found last.
 	Since time.Time `json:"since,omitempty,omitzero"`
 
 	// Status The status of the order. completed, failed and canceled are final.

@@ -38,7 +38,7 @@ var functions = template.FuncMap{
 	"ago": ago, "past": func(at time.Time) bool { return at.Before(time.Now()) },
 	"due": due, "deliveryState": deliveryState, "beingUndone": beingUndone, "beingCanceled": beingCanceled, "typesText": typesText,
 	"operationsOf": operationsOf, "openDisputes": openDisputes, "disputesIn": disputesIn, "plural": plural,
-	"why": inWords, "whyHeld": whyHeld, "nextOf": nextOf, "answerTo": answerTo,
+	"why": inWords, "clock": clock, "moveWords": func(verb string) string { return moveWords[verb] }, "whyHeld": whyHeld, "nextOf": nextOf, "answerTo": answerTo,
 
 	"code":   codeInWords,
 	"lasts":  lasts,
@@ -119,6 +119,12 @@ var holdWords = map[string]string{
 }
 
 const putOff = "the provider keeps failing"
+
+// moveWords say what moves of Pawl are that leave an order in its state, and have no reason.
+var moveWords = map[string]string{
+	"answer": "the answer is recorded, and the step goes on", "wake": "the wait is over", "permit": "its turn has come",
+	"take_over": "another replica goes on with it", "release_lease": "its replica has stopped",
+}
 
 // inWords is a reason that the service gives as a code, for people.
 func inWords(reason string) string {

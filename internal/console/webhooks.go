@@ -145,7 +145,8 @@ const commonTypes = "order.* order.completed order.failed order.canceled order.n
 	"order.refund_done order.refund_failed stock.* stock.set"
 
 var typeWords = map[string]string{
-	"order.*": "all of orders", "order.completed": "charged, reserved and confirmed", "order.failed": "refused; what was done is undone",
+	"order.*":         "all of orders, except how Pawl drives them",
+	"order.completed": "charged, reserved and confirmed", "order.failed": "refused; what was done is undone",
 	"order.canceled": "stopped; what was done is undone", "order.needs_attention": "waits for a person", "order.awaiting_approval": "waits for approval",
 	"order.refund_done": "the money went back", "order.refund_failed": "the money did not go back",
 	"stock.*": "all of stock, except sales", "stock.set": "stock was counted",
@@ -160,9 +161,7 @@ func endpointFields(e *client.WebhookEndpoint) []field {
 			types = append(types, name)
 		}
 	}
-	which := field{Name: "which", Label: "Events", Type: "select", Options: []string{"", onlyThese}, Words: map[string]string{"": capital(typesText(nil)), onlyThese: "Only these"},
-		Help: "Types about how Pawl drives orders are order.awaiting_retry, order.awaiting_permit, order.permit_granted, order.step_called, " +
-			"order.step_answered, order.woken, order.taken_over and order.released. They are sent only if they are chosen."}
+	which := field{Name: "which", Label: "Events", Type: "select", Options: []string{"", onlyThese}, Words: map[string]string{"": capital(typesText(nil)), onlyThese: "Only these"}}
 	if len(e.Types) > 0 {
 		which.Value = onlyThese
 	}
@@ -173,7 +172,8 @@ func endpointFields(e *client.WebhookEndpoint) []field {
 		{Name: "description", Label: "Description", Value: e.Description},
 		which,
 		{Name: "types", Label: "Event types", Type: "checkboxes", Value: strings.Join(e.Types, "\n"), Options: types, Words: typeWords,
-			Help: "Rarer types, and those about how Pawl drives orders, can be chosen with pawl webhooks."},
+			Help: "Rarer types can be chosen with pawl webhooks. So can those about how Pawl drives orders: order.awaiting_retry, order.awaiting_permit, " +
+				"order.permit_granted, order.step_called, order.step_answered, order.woken, order.taken_over and order.released."},
 	}
 }
 

@@ -1931,7 +1931,7 @@ export interface components {
             route?: string;
             /**
              * Format: date-time
-             * @description When it began; with attention and approval, when the oldest order was created; with operations_waiting, when the oldest was requested; with replica_lost, when it reported last; with books_wrong and books_differ, when that was found last.
+             * @description When it began; with attention and approval, when the oldest order was created; with operations_waiting, when the oldest was requested; with replica_lost, when it reported or admitted an order last; with books_wrong and books_differ, when that was found last.
              */
             since?: string;
             /** @description With attention and approval: of the orders. It says whether they are held at their step or at its undo (releasing, refunding). */
