@@ -30,6 +30,7 @@ type orderPage struct {
 	Again      string
 	Actions    []*verb
 	NotTheirs  []string            // what others could do to it
+	Short      string              // why a retry would fail because of the stock
 	NoCancel   string              // why there is no button to cancel it; empty: there is, or it has ended
 	Moves      []client.Transition // its newest, the newest first
 	Picture    template.HTML
@@ -404,6 +405,9 @@ func (v *visit) showOrder() error {
 	done := verbByName(verbs, v.query("done"))
 	if last := len(operations) - 1; done == nil && last >= 0 && operations[last].State == client.CaptureStateFailed {
 		done = verbByName(verbs, operations[last].Kind)
+	}
+	if retry := verbByName(verbs, "retry"); order.Failure.Code == outOfStock && slices.Contains(p.Actions, retry) {
+		p.Short = (&ofOrder{visit: v, verb: retry, order: order}).soldOut()
 	}
 	if done != nil {
 		p.Done, p.Failed = done.doneTo(order), done.failed(order)

@@ -140,7 +140,7 @@ func needing(verb *verb, orders []client.BulkResult) func(step, route string) bo
 }
 
 // oneFirst is the advice while nothing is known of a provider that has failed, because it is not called.
-const oneFirst = "Retry one order first: if it goes on, retry the others"
+const oneFirst = "Retry one order first: if it succeeds, retry the others"
 
 // failingAt says which of the needed providers have failed and not worked since, and what that means for a verb.
 func failingAt(found *client.Overview, verb *verb, needed func(step, route string) bool) (all []string) {

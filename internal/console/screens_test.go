@@ -62,6 +62,7 @@ func TestErrors(t *testing.T) {
 	s.get(t, "/console/errors").want(t, 200, "fails at charge: <bdi>", "no answer in time to try 7</bdi>", "out_of_stock", `<bdi>&lt;i&gt;second</bdi>`, strings.TrimSpace(short), "!again from the start", `href="`+escaped(ordersOf(`status:failed step:reserve code:"out_of_stock"`))+`"`)
 	s.get(t, retry).want(t, 200, "<li>"+strings.TrimSpace(short), "None of these orders can be retried<", "!is charged", "!Reason", "!policy")
 	s.get(t, "/console/order/retry?id=first").want(t, 200, "<li>"+short+"If it is charged first, that goes back.", "!5.00 USD is charged", "!another card", `class="quiet">Start`)
+	s.get(t, orderPath+"first").want(t, 200, strings.TrimSpace(short))
 	assert.NoError(t, assert.Err(s.api.AdjustInventory(t.Context(), "gone", client.AdjustInventoryBody{Change: 1, Reason: "found", RequestID: "r"})))
 	s.get(t, "/console/errors").want(t, 200, `href="`+escaped(retry)+`"`, "Try 1 of them again from the start", "gone has 1 left, and the orders before it take them")
 	s.get(t, retry).want(t, 200, "Retry 1 order?", "Left out: 1 order<", "starts with the charge", `aria-label="first"`)                                   // the oldest

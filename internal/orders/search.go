@@ -228,9 +228,19 @@ func (s *search) read(rows []db.OrdersSearchRow, words bool, found *Found) error
 	for _, order := range page {
 		found.Matches = append(found.Matches, matchOf(order, how[order.OrderNo]))
 	}
-	last := map[string]int{MatchedPart: 1}
-	slices.SortStableFunc(found.Matches, func(a, b Match) int { return last[a.Matched] - last[b.Matched] })
+	slices.SortStableFunc(found.Matches, func(a, b Match) int { return a.rank() - b.rank() })
 	return err
+}
+
+// rank is lower for what was more probably meant: an id with the word at its end comes first, and a part of something last.
+func (m *Match) rank() int {
+	switch {
+	case m.Matched == MatchedPart:
+		return 2
+	case m.Matched == MatchedWord && slices.Contains(m.Keys, MatchedID):
+		return 0
+	}
+	return 1
 }
 
 // matchOf is an order with what matched in it: if a part of something is a word of it, only that.
