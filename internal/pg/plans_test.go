@@ -252,12 +252,12 @@ func wanted(by, name, statuses string) args {
 		"by": "'" + by + "'", "name": name, "statuses": statuses, "looks": "50", "item": "''", "customer_id": "''", "reason": "''",
 		"amount_from": "0", "amount_to": "1000", "failure_step": "''", "failure_code": "''", "submitted_by": "''", "currency": "''",
 		"charged": "false", "refunded": "false", "authorized": "false", "voided": "false", "refund": "''", "dispute": "''", "route": "''",
-		"holds": "'{}'", "unfinished": "false", "order_nos": "'{}'",
+		"hold": "''", "holds": "'{}'", "unfinished": "false", "order_nos": "'{}'",
 	}
 	unfinished := strings.Contains(statuses, "ing") // the ending of all statuses that are not final
 	switch {
 	case by == "hold":
-		values["holds"] = "'{" + strings.Trim(name, "'") + "}'"
+		values["hold"], values["holds"] = name, "'{"+strings.Trim(name, "'")+"}'"
 	case by == "uncompleted" && unfinished:
 		values["holds"], values["unfinished"] = "'{retry,callback,scheduled,queued,approval,paused,attention}'", "true"
 	case by == "item" && unfinished:
