@@ -159,7 +159,7 @@ func (d *database) screens(ctx context.Context) ([]screen, error) {
 	var all []screen
 	for _, path := range []string{"", "/attention", "/attention?hold=approval", "/orders", "/orders?q=status:open", "/orders?q=hold:retry", "/orders?q=status:failed",
 		"/orders?q=status:failed+code:card_declined", "/orders?q=amount:>190", "/orders?q=refunded:yes", "/errors", "/webhooks", "/policies", "/stock", "/books", "/runbook",
-		"/bulk", "/bulk?verb=cancel&hold=attention&holdReason=outcome_unknown"} {
+		"/bulk", "/bulk?verb=cancel&q=hold:attention+reason:outcome_unknown"} {
 		all = append(all, screen{"/console" + path, []string{"/console" + strings.ReplaceAll(path, ">", "%3E")}})
 	}
 	for _, of := range []struct{ name, before, query string }{
