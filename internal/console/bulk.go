@@ -1,6 +1,7 @@
 package console
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -64,6 +65,11 @@ func (v *visit) bulk() error {
 	case len(p.IDs) > bulkMost:
 		p.IDs = p.IDs[:bulkMost]
 		p.Problem = newProblem(0, "At most 1,000 orders at a time.", "The first 1,000 of these are below. Come back for the others.")
+	case p.Verb != nil && !reflect.ValueOf(p.Body.Filter).IsZero():
+		if err := v.applyTo(p, p.Body, true); err != nil {
+			return err
+		}
+		p.More = len(p.Would)+len(p.Not) == bulkMost
 	case p.Verb != nil && len(p.IDs) > 0:
 		err := v.askAll(p, !confirmed)
 		if err == nil && confirmed {
@@ -74,7 +80,6 @@ func (v *visit) bulk() error {
 			return err
 		}
 	}
-	slices.SortStableFunc(p.Would, func(a, b client.BulkResult) int { return a.CreatedAt.Compare(b.CreatedAt) }) // they are done in this order
 	if p.Tried = p.Problem == nil && len(p.Would)+len(p.Not) > 0; p.Tried {
 		if p.Away = v.failing(p.Verb, p.Would); p.Verb.Name == "refund" {
 			p.Away = append(p.Away, v.disputed(p.Would)...)
@@ -219,11 +224,7 @@ func (v *visit) readBulk() (p *bulkPage, confirmed bool, err error) {
 		}
 		return p, confirmed, nil
 	}
-	if found, more, err := v.searched(v.r.URL.Query()); err != nil || found != nil {
-		p.IDs, p.More = found, more
-		return p, false, err
-	}
-	return p, false, nil
+	return p, false, v.readSearch(p)
 }
 
 // cameFrom is the page of the console that led to a request, as its forms and the browser say.
@@ -396,23 +397,35 @@ func (p *bulkPage) fields() (all []field) {
 var errFilter = newProblem(http.StatusUnprocessableEntity, "The link does not say which orders it is about.",
 	"Its filter is unknown, or it has none.")
 
-// searched finds the orders of a link with a search, the oldest first.
-func (v *visit) searched(link url.Values) (ids []string, more bool, err error) {
-	if searches := link["q"]; len(searches) > 0 {
-		found := parseSearch(searches[0], time.Now())
-		if len(searches) > 1 || len(found.notes) > 0 || reflect.ValueOf(found.filter).IsZero() {
-			return nil, false, errFilter
+// readSearch reads the search of a link, if it has one. The dry run of a verb finds its orders by itself, the oldest first, but
+// not those of a search with other conditions than a bulk request can have, such as a term.
+func (v *visit) readSearch(p *bulkPage) error {
+	link := v.r.URL.Query()
+	searches := link["q"]
+	if len(searches) == 0 {
+		for name := range link {
+			if !slices.Contains([]string{"verb", "id", "ids", "search"}, name) {
+				return errFilter
+			}
 		}
-		ids, more, err = v.collect(v.r.Context(), found.filter)
-		if found.filter.Sort != client.ListOrdersParamsSortOldest {
-			slices.Reverse(ids)
-		}
-		return ids, more, err
+		return nil
 	}
-	for name := range link {
-		if !slices.Contains([]string{"verb", "id", "ids", "search"}, name) {
-			return nil, false, errFilter
-		}
+	found := parseSearch(searches[0], time.Now())
+	if len(searches) > 1 || len(found.notes) > 0 || reflect.ValueOf(found.filter).IsZero() {
+		return errFilter
 	}
-	return nil, false, nil
+	conditions, err := json.Marshal(found.filter)
+	if err != nil {
+		return err
+	}
+	read := json.NewDecoder(bytes.NewReader(conditions))
+	if read.DisallowUnknownFields(); p.Verb != nil && read.Decode(&p.Body.Filter) == nil {
+		return nil
+	}
+	p.Body.Filter = client.BulkFilter{}
+	p.IDs, p.More, err = v.collect(v.r.Context(), found.filter)
+	if found.filter.Sort != client.ListOrdersParamsSortOldest {
+		slices.Reverse(p.IDs)
+	}
+	return err
 }

@@ -321,7 +321,7 @@ func TestBulk(t *testing.T) {
 	s.are(t, "pending", "a", "b", "c")
 
 	form := look.fill("confirm", "yes", "reason", "the shop is closed")
-	assert.Equal(t, strings.Join(form["id"], " "), "a b c", "the oldest first")
+	assert.Equal(t, strings.Join(form["id"], " "), "c a b", "in the order given, as the dry run gives them stock")
 	form["id"] = []string{"a", "b", "done"} // c was left out, and one has ended meanwhile
 	form.Set("offered", "4")
 	to := s.post(t, "/console/bulk", form).want(t, 303).header.Get("Location")
