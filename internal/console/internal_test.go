@@ -416,7 +416,8 @@ func TestDoubtIsTold(t *testing.T) {
 		return strings.Join(failingAt(found, a, needing(a, []client.BulkResult{{Status: status}})), "")
 	}
 	assert.Equal(t, failing(verbByName(verbs, "approve"), "pending"), "eu.example has failed at charge since 03:09 UTC, and the next call tries whether it works again. If not, approved orders wait to be charged.")
-	assert.Equal(t, verbByName(verbs, "step-result").doneTo(&client.Order{HoldReason: "undo_refused: out_of_stock"}), "The step's result is recorded. Then the undo was tried, and refused: out of stock.")
+	assert.Equal(t, verbByName(verbs, "step-result").doneTo(&client.Order{HoldReason: "undo_refused: out_of_stock"}, "not_done"), "The step's result is recorded. Then the undo was tried, and refused: out of stock.")
+	assert.Contains(t, verbByName(verbs, "step-result").doneTo(&client.Order{HoldReason: "undo_refused: charge_disputed"}, "refused"), "Recorded as refused; nothing was sent.")
 	away, _ := away(found, []waitingOrder{{Order: client.Order{Status: "charging", Hold: "attention", Route: "eu"}}})
 	assert.Equal(t, failing(verbByName(verbs, "retry"), "charging"), away, "the advice on all screens")
 	found.ProviderSteps[0].Breaker = "open"

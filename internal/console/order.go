@@ -410,7 +410,7 @@ func (v *visit) showOrder() error {
 		p.Short = (&ofOrder{visit: v, verb: retry, order: order}).soldOut()
 	}
 	if done != nil {
-		p.Done, p.Failed = done.doneTo(order), done.failed(order)
+		p.Done, p.Failed = done.doneTo(order, v.query("recorded")), done.failed(order)
 		if before := v.query("before"); before != "" {
 			p.Done = strings.TrimSpace(v.doneBefore(order, before) + " " + p.Done)
 		}

@@ -304,7 +304,7 @@ func (q *ofOrder) settled(would *client.Order) []string {
 	o, state, subject, next := q.order, fsm.State(q.order.Status), q.subject(), fsm.State("")
 	means := fmt.Sprintf("From now on, %s counts as %s. Nothing is sent to the provider for it.", subject, outcome)
 	if outcome == "not_done" {
-		means = "It is retried at the provider: " + subject + " counts as not done."
+		means = capital(subject) + " counts as not done, and is sent to the provider again at once."
 	}
 	switch {
 	case q.operation() != "" || q.query("generation") != "":

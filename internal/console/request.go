@@ -79,6 +79,9 @@ func (q *ofOrder) task() *task {
 				return errNoPage
 			}
 			to := orderURL(q.order.OrderID) + "&done=" + q.verb.Name
+			if outcome := form.Get("outcome"); outcome != "" {
+				to += "&recorded=" + url.QueryEscape(outcome)
+			}
 			if form.Get("seq") != strconv.Itoa(q.order.Seq) { // the API accepts it only if it was done before
 				to += "&before=" + url.QueryEscape(form.Get("requestId"))
 			}
@@ -175,14 +178,13 @@ func (q *ofOrder) resultFields() []field {
 			"not_done": "It did not happen, and is retried at once (not done)"}}
 	refusal := "card_declined"
 	if fsm.State(q.order.Status).Undoing() {
-		outcome.Words["refused"], refusal = "The provider refuses it: the order still needs a person (refused)", "charge_disputed"
+		outcome.Words["refused"], refusal = "The provider refuses it (refused)", "charge_disputed"
 	}
 	if q.query("generation") != "" {
 		outcome.Options = []string{"done"}
 	}
 	return []field{outcome, {Name: "reference", Label: "The provider's reference", Help: "Its id for " + q.subject() + ", if it happened."},
-		{Name: "code", Label: "Why not, as a code", Help: "If it did not happen, such as " + refusal + "."},
-		{Name: "detail", Label: "Why not, in words", Help: "If it did not happen."}}
+		{Name: "code", Label: "Why not, as a code of the provider", Help: "If it did not happen, such as " + refusal + "."}}
 }
 
 // about says what a verb is about.

@@ -18,7 +18,7 @@ type verb struct {
 	button      string                                 // the button that confirms it; empty: Label
 	Meaning     string                                 // what it does, in a sentence
 	done        string                                 // that it was requested, in a sentence
-	then        map[string]string                      // what has become of that, by the state of the order or the reason of its hold
+	then        map[string]string                      // what has become of that, by the state of the order, its hold, the reason of that, or the result of a person
 	Danger      bool                                   // it can't be undone
 	needsReason bool                                   // the API does
 	waits       string                                 // what happens while the provider that it needs does not answer; empty: it needs none
@@ -67,6 +67,7 @@ var verbs = []*verb{
 		done:    "It is tried again.",
 		then: map[string]string{
 			"failed":    "The order was retried, and has failed again.",
+			"attention": "It was tried again, and needs a person again.",
 			"due":       "It is tried at once. What is not done yet is below, with its next try.",
 			"waiting":   "It was tried again, and is not done yet: the next try is below.",
 			"completed": "It was retried. The order is completed, and nothing of it is open.",
@@ -131,9 +132,9 @@ var verbs = []*verb{
 			"if you record a charge or an undo that never happened, it will never be made.",
 		done: "The step's result is recorded.",
 		then: map[string]string{
-			"undo_refused: step_result": "Recorded as refused. It still needs a person: undo it by hand at the provider, then record that it happened.",
-			"undo_refused":              "The step's result is recorded. Then the undo was tried, and refused",
-			"attention":                 "The step's result is recorded. The order needs a person again.",
+			"refused":      "Recorded as refused; nothing was sent. The order still needs a person: undo it by hand at the provider, then record that it happened.",
+			"undo_refused": "The step's result is recorded. Then the undo was tried, and refused",
+			"attention":    "The step's result is recorded. The order needs a person again.",
 		},
 	},
 }
@@ -167,6 +168,8 @@ func goesOn(o *client.Order) string {
 		return goesBack(o)
 	case o.Steps.Charge.Completed:
 		return "is charged already, and not again"
+	case o.InDoubt && o.Status == client.StatusCharging:
+		return "is charged, but not twice if an earlier try was made"
 	case declined(o.Failure.Step, o.Failure.Code):
 		return "is charged only if the card is accepted this time; last time " + codeInWords(o.Failure.Code)
 	}
@@ -188,8 +191,8 @@ func goesBack(o *client.Order) string {
 	return neverCharged
 }
 
-// doneTo says that it was requested, or what has become of that since.
-func (a *verb) doneTo(o *client.Order) string {
+// doneTo says that it was requested, or what has become of that since. recorded is the result that a person has recorded.
+func (a *verb) doneTo(o *client.Order, recorded string) string {
 	last := a.last(o)
 	switch {
 	case last.State == client.CaptureStateDone && last.Code == "authorization_expired":
@@ -208,10 +211,14 @@ func (a *verb) doneTo(o *client.Order) string {
 		}
 	}
 	reason, code, _ := strings.Cut(o.HoldReason, ": ")
-	if again := a.then[reason]; again != "" && a.then[o.HoldReason] == "" {
-		return strings.TrimSuffix(again+": "+visible(codeInWords(code)), ": ") + "."
+	refused := a.then[reason]
+	switch {
+	case refused != "" && recorded == "refused":
+		return a.then[recorded]
+	case refused != "":
+		return strings.TrimSuffix(refused+": "+visible(codeInWords(code)), ": ") + "."
 	}
-	return cmp.Or(a.then[o.HoldReason], a.then[state], a.then[string(o.Hold)], a.done)
+	return cmp.Or(a.then[state], a.then[string(o.Hold)], a.done)
 }
 
 // last is the newest operation of this kind.

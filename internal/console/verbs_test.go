@@ -94,7 +94,7 @@ func TestAnOrderThatHasChanged(t *testing.T) {
 	const canceled = "<bdi>token:eve</bdi> asked to cancel it <time"
 	s.get(t, path).want(t, 409, "What was done is being undone already", canceled, `href="/console/order/retry?id=o"`, "!/console/order/cancel")
 	s.get(t, "/console/order/refund?id=o").want(t, 409, "The order is being undone, and needs a person. What was charged goes back once a retry of the undo succeeds.", canceled)
-	s.get(t, orderPath+"o").want(t, 200, "</bdi> <span class=\"badge being canceled\">being canceled</span></h1>", canceled, "The goods are not reserved. Somebody must decide", "!/console/order/cancel")
+	s.get(t, orderPath+"o").want(t, 200, "</bdi> <span class=\"badge being canceled\">being canceled</span> <span class=\"badge attention\"", canceled, "The goods are not reserved. Somebody must decide", "!/console/order/cancel")
 	s.post(t, "/console/bulk", url.Values{"verb": {"cancel"}, "id": {"o"}}).want(t, 200, "None of these orders can be canceled<", "he order is already being canceled, and needs a person")
 	s.get(t, "/console/attention?hold=attention").want(t, 200, "/console/order/retry?id=o", "!/console/order/cancel", "The goods are not reserved. Only the charge is left to undo: Retry tries again.")
 	s.get(t, "/console/order/process?id=o").want(t, 404)
