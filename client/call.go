@@ -116,7 +116,7 @@ func hasOwnID(body any) bool {
 	if body == nil {
 		return false
 	}
-	value := reflect.ValueOf(body)
+	value := reflect.Indirect(reflect.ValueOf(body))
 	for _, name := range []string{"OrderID", "RequestID"} {
 		if field := value.FieldByName(name); field.IsValid() && !field.IsZero() {
 			return true

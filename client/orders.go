@@ -101,16 +101,20 @@ func (c *Client) Watch(ctx context.Context, order *Order) iter.Seq2[*Order, erro
 	}
 }
 
+// ApplyVerb requests a verb of an order, by its name in allowedActions, such as cancel or refund, or dispute. body is that of
+// its operation. All verbs take CancelOrderParams.
+func (c *Client) ApplyVerb(ctx context.Context, orderID, verb string, body any, options ...CallOption) (*Order, error) {
+	name := cmp.Or(map[string]string{"refund": "refunds", "capture": "captures", "dispute": "disputes"}[verb], verb)
+	path := fmt.Sprintf("/api/orders/%s/%s", url.PathEscape(orderID), name)
+	return call[Order](ctx, c, request{http.MethodPost, path, CancelOrderParams{}, body}, options)
+}
+
 // Orders yields the orders of a filter, newest first, from its cursor on. It ends after the first error.
 func (c *Client) Orders(ctx context.Context, filter ListOrdersParams) iter.Seq2[Order, error] {
-	return pages(filter.Cursor, func(cursor string) ([]Order, string, error) {
+	return pages(filter.Cursor, func(cursor string) (*OrderPage, error) {
 		filter.Cursor = cursor
-		page, err := c.ListOrders(ctx, filter)
-		if err != nil {
-			return nil, "", err
-		}
-		return page.Orders, page.NextCursor, nil
-	})
+		return c.ListOrders(ctx, filter)
+	}, func(p *OrderPage) ([]Order, string) { return p.Orders, p.NextCursor })
 }
 
 // OrdersCSV yields the orders of a filter as CSV, newest first, from its cursor on: each text has some lines, and only
@@ -135,14 +139,10 @@ func (c *Client) MoneyMovementsCSV(ctx context.Context, filter ListMoneyMovement
 
 // MoneyMovements yields movements of money. It ends after the first error.
 func (c *Client) MoneyMovements(ctx context.Context, filter ListMoneyMovementsParams) iter.Seq2[MoneyMovement, error] {
-	return pages(filter.Cursor, func(cursor string) ([]MoneyMovement, string, error) {
+	return pages(filter.Cursor, func(cursor string) (*MoneyMovementPage, error) {
 		filter.Cursor = cursor
-		page, err := c.ListMoneyMovements(ctx, filter)
-		if err != nil {
-			return nil, "", err
-		}
-		return page.Movements, page.NextCursor, nil
-	})
+		return c.ListMoneyMovements(ctx, filter)
+	}, func(p *MoneyMovementPage) ([]MoneyMovement, string) { return p.Movements, p.NextCursor })
 }
 
 // Period is the span of a month such as 2026-11, or a day such as 2026-11-26, in UTC. to is exclusive.
@@ -184,58 +184,50 @@ func (c *Client) BooksCSV(ctx context.Context, number int64, table GetVerificati
 
 // Items yields the items with known stock, by name. It ends after the first error.
 func (c *Client) Items(ctx context.Context) iter.Seq2[Item, error] {
-	return pages("", func(cursor string) ([]Item, string, error) {
-		page, err := c.ListInventory(ctx, ListInventoryParams{Cursor: cursor})
-		if err != nil {
-			return nil, "", err
-		}
-		return page.Items, page.NextCursor, nil
-	})
+	return pages("", func(cursor string) (*ItemPage, error) {
+		return c.ListInventory(ctx, ListInventoryParams{Cursor: cursor})
+	}, func(p *ItemPage) ([]Item, string) { return p.Items, p.NextCursor })
 }
 
 // Deliveries yields the deliveries of a webhook endpoint, newest first. It ends after the first error.
 func (c *Client) Deliveries(ctx context.Context, endpoint string, filter ListDeliveriesParams) iter.Seq2[Delivery, error] {
-	return pages(filter.Cursor, func(cursor string) ([]Delivery, string, error) {
+	return pages(filter.Cursor, func(cursor string) (*DeliveryPage, error) {
 		filter.Cursor = cursor
-		page, err := c.ListDeliveries(ctx, endpoint, filter)
-		if err != nil {
-			return nil, "", err
-		}
-		return page.Deliveries, page.NextCursor, nil
-	})
+		return c.ListDeliveries(ctx, endpoint, filter)
+	}, func(p *DeliveryPage) ([]Delivery, string) { return p.Deliveries, p.NextCursor })
 }
 
 // Transitions yields the history of an order after a seq (0: from the beginning), oldest first. The first error ends
 // it.
 func (c *Client) Transitions(ctx context.Context, orderID string, after int) iter.Seq2[Transition, error] {
-	return pages(after, func(after int) ([]Transition, int, error) {
-		page, err := c.ListTransitions(ctx, orderID, ListTransitionsParams{After: after})
-		if err != nil || len(page.Transitions) == 0 { // a history has no nextCursor: an empty page ends it
-			return nil, 0, err
+	return pages(after, func(after int) (*History, error) {
+		return c.ListTransitions(ctx, orderID, ListTransitionsParams{After: after})
+	}, func(p *History) ([]Transition, int) {
+		if len(p.Transitions) == 0 { // a history has no nextCursor: an empty page ends it
+			return nil, 0
 		}
-		return page.Transitions, page.Transitions[len(page.Transitions)-1].Seq, nil
+		return p.Transitions, p.Transitions[len(p.Transitions)-1].Seq
 	})
 }
 
-// pages yields the rows of all pages. next returns the rows after a cursor, and the cursor of the page after them,
-// zero if there is none.
-func pages[T any, C comparable](cursor C, next func(C) ([]T, C, error)) iter.Seq2[T, error] {
+// pages yields the rows of all pages. read reads the page after a cursor; split returns its rows, and the cursor of the
+// next page, zero if there is none.
+func pages[P, T any, C comparable](at C, read func(C) (*P, error), split func(*P) ([]T, C)) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		var none T
 		var end C
-		for at := cursor; ; {
-			rows, following, err := next(at)
+		for cursor, more := at, true; more; more = cursor != end {
+			page, err := read(cursor)
 			if err != nil {
 				yield(none, err)
 				return
 			}
+			var rows []T
+			rows, cursor = split(page)
 			for _, row := range rows {
 				if !yield(row, nil) {
 					return
 				}
-			}
-			if at = following; at == end {
-				return
 			}
 		}
 	}

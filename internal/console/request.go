@@ -261,52 +261,46 @@ func (q *ofOrder) send(form url.Values, dryRun bool) (*client.Order, error) {
 
 // request sends a request that the console finds no mistake in.
 func (q *ofOrder) request(form url.Values, dryRun bool) (*client.Order, error) {
-	ctx, api, id, get := q.r.Context(), q.api, q.order.OrderID, form.Get
-	to := client.CancelOrderParams{DryRun: dryRun, IfMatch: q.order.ETag(), Prefer: "wait=2"}
+	get := form.Get
 	b := client.VerbBody{Reason: get("reason"), OnBehalfOf: get("onBehalfOf"), RequestID: get("requestId")}
 	if dryRun {
 		b = client.VerbBody{Reason: "preview", RequestID: client.NewID()} // not stored; the form asks for the reason
 	}
+	var body any = b
 	switch q.verb.Name {
-	case "approve":
-		return api.ApproveOrder(ctx, id, b, client.ApproveOrderParams(to))
-	case "reject":
-		return api.RejectOrder(ctx, id, b, client.RejectOrderParams(to))
-	case "resume":
-		return api.ResumeOrder(ctx, id, b, client.ResumeOrderParams(to))
-	case "pause":
-		return api.PauseOrder(ctx, id, b, client.PauseOrderParams(to))
-	case "cancel":
-		return api.CancelOrder(ctx, id, b, to)
 	case "retry":
-		return api.RetryOrder(ctx, id, client.RetryBody{
+		body = client.RetryBody{
+			Policy: client.RetryBodyPolicy(get("policy")), PaymentMethod: get("paymentMethod"),
 			Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID,
-			Policy: client.RetryBodyPolicy(get("policy")), PaymentMethod: get("paymentMethod")}, client.RetryOrderParams(to))
+		}
 	case "refund":
 		c := q.chosen(form)
-		body := client.RefundBody{Amount: c.amount, Lines: c.lines, Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID}
+		refund := client.RefundBody{Amount: c.amount, Lines: c.lines, Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID}
 		if get("all") == "yes" {
-			body.Amount = new(refundable(q.order).String())
+			refund.Amount = new(refundable(q.order).String())
 		}
 		if q.order.Lines == nil {
-			body.Restock = numberOr(get("restock"), -1)
+			refund.Restock = numberOr(get("restock"), -1)
 		}
-		return api.RefundOrder(ctx, id, body, client.RefundOrderParams(to))
+		body = refund
 	case "capture":
 		c := q.chosen(form)
-		body := client.CaptureBody{Amount: c.amount, Lines: c.lines, Final: get("final") == "yes",
+		body = client.CaptureBody{Amount: c.amount, Lines: c.lines, Final: get("final") == "yes",
 			Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID}
-		return api.CaptureOrder(ctx, id, body, client.CaptureOrderParams(to))
-	case "void":
-		return api.VoidOrder(ctx, id, client.VoidBody(b), client.VoidOrderParams(to))
+	case "step-result":
+		result := client.StepResultBody{
+			Step: client.StepResultBodyStep(q.step()), Outcome: client.StepResultBodyOutcome(get("outcome")),
+			Refund: numberOr(q.query("refund"), -1), Capture: numberOr(q.query("capture"), -1), Void: numberOr(q.query("void"), -1),
+			Reference: get("reference"), Code: get("code"), Detail: get("detail"),
+			Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID,
+		}
+		if generation := q.query("generation"); generation != "" {
+			result.Generation = new(numberOr(generation, -1))
+		}
+		body = result
 	}
-	body := client.StepResultBody{Reason: b.Reason, OnBehalfOf: b.OnBehalfOf, RequestID: b.RequestID,
-		Step: client.StepResultBodyStep(q.step()), Outcome: client.StepResultBodyOutcome(get("outcome")),
-		Refund: numberOr(q.query("refund"), -1), Capture: numberOr(q.query("capture"), -1), Void: numberOr(q.query("void"), -1), Reference: get("reference"), Code: get("code"), Detail: get("detail")}
-	if generation := q.query("generation"); generation != "" {
-		body.Generation = new(numberOr(generation, -1))
-	}
-	return api.SettleStepOfOrder(ctx, id, body, client.SettleStepOfOrderParams(to))
+	return q.api.ApplyVerb(q.r.Context(), q.order.OrderID, q.verb.Name, body,
+		client.CancelOrderParams{DryRun: dryRun, IfMatch: q.order.ETag(), Prefer: "wait=2"})
 }
 
 // check returns an error for what the API can't know to be a mistake: a refund that does not say how much, or costs

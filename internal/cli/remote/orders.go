@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"pawl/client"
 	"pawl/internal/cli/output"
@@ -24,7 +25,7 @@ func ordersCommand() *cobra.Command {
 		ordersRequestCommand(), ordersDisputeCommand(), ordersStepResultCommand(),
 	}
 	for _, v := range verbs {
-		commands = append(commands, v.command())
+		commands = append(commands, verbCommand(v[0], v[1]))
 	}
 	return group("orders", "List, show, process and change orders",
 		"  pawl orders process order-1 --amount 99.99 --item widget\n"+
@@ -347,50 +348,28 @@ func (s *session) printChange(o *client.Order) {
 	fmt.Fprintln(s.out, strings.TrimRight(fmt.Sprintf("%s  %s  %s", moment(time.Now()), status, output.Clean(line)), " "))
 }
 
-// verb is a change that people request.
-type verb struct {
-	name, short string
-	body        client.VerbBody
-	to          client.CancelOrderParams
+// verbs are those that several orders can be given.
+var verbs = [][2]string{
+	{"cancel", "Cancel an order, and undo its completed steps"},
+	{"retry", "Try the step of an order again now, or start a failed order again"},
+	{"pause", "Pause an order"},
+	{"resume", "Resume a paused order"},
+	{"approve", "Approve an order that waits for approval"},
+	{"reject", "Reject an order that waits for approval"},
 }
 
-var verbs = []verb{
-	{name: "cancel", short: "Cancel an order, and undo its completed steps"},
-	{name: "retry", short: "Try the step of an order again now, or start a failed order again"},
-	{name: "pause", short: "Pause an order"},
-	{name: "resume", short: "Resume a paused order"},
-	{name: "approve", short: "Approve an order that waits for approval"},
-	{name: "reject", short: "Reject an order that waits for approval"},
-}
-
-func (v verb) send(ctx context.Context, c *client.Client, id string) (*client.Order, error) {
-	b, to := v.body, v.to
-	switch v.name {
-	case "cancel":
-		return c.CancelOrder(ctx, id, b, to)
-	case "retry":
-		return c.RetryOrder(ctx, id, client.RetryBody{Reason: b.Reason, RequestID: b.RequestID}, client.RetryOrderParams(to))
-	case "pause":
-		return c.PauseOrder(ctx, id, b, client.PauseOrderParams(to))
-	case "resume":
-		return c.ResumeOrder(ctx, id, b, client.ResumeOrderParams(to))
-	case "approve":
-		return c.ApproveOrder(ctx, id, b, client.ApproveOrderParams(to))
-	default:
-		return c.RejectOrder(ctx, id, b, client.RejectOrderParams(to))
-	}
-}
-
-// command sends a verb for several orders, one after the other. It continues after an error.
-func (v verb) command() *cobra.Command {
+// verbCommand sends a verb for several orders, one after the other. It continues after an error.
+func verbCommand(verb, short string) *cobra.Command {
+	var body client.VerbBody
+	var to client.CancelOrderParams
 	cmd := asking(&cobra.Command{
-		Use: v.name + " ORDER...", Short: v.short, Args: cobra.MinimumNArgs(1),
-		Example: "  pawl orders " + v.name + " order-1 --reason \"the customer called\"\n  pawl orders " + v.name + " order-1 --dry-run",
+		Use: verb + " ORDER...", Short: short, Args: cobra.MinimumNArgs(1),
+		Example: "  pawl orders " + verb + " order-1 --reason \"the customer called\"\n  pawl orders " + verb + " order-1 --dry-run",
 	}, func(ctx context.Context, s *session, args []string) error {
 		var done []client.Order
 		var errs []error
 		for _, id := range args {
-			order, err := v.send(ctx, s.Client, id)
+			order, err := s.ApplyVerb(ctx, id, verb, body, to)
 			switch {
 			case err != nil:
 				errs = append(errs, fmt.Errorf("order %q: %w", id, err))
@@ -401,50 +380,66 @@ func (v verb) command() *cobra.Command {
 			}
 		}
 		if len(done) > 0 {
-			errs = append(errs, orderRows.Print(s.out, s.format, output.All(done)), s.printDryRun(v.to.DryRun))
+			errs = append(errs, orderRows.Print(s.out, s.format, output.All(done)), s.printDryRun(to.DryRun))
 		}
 		return errors.Join(errs...)
 	})
-	f := cmd.Flags()
-	f.StringVar(&v.body.Reason, "reason", "", "reason, for the history")
-	f.StringVar(&v.body.RequestID, "request-id", "", "ID of the request, which makes repeating it safe; empty: a new one")
-	dryRunFlag(f, &v.to.DryRun)
+	requestFlags(cmd.Flags(), "request", "reason, for the history", &body.Reason, &body.RequestID)
+	dryRunFlag(cmd.Flags(), &to.DryRun)
 	return cmd
 }
+
+// verbOfOne makes a command that sends a verb for the order in its argument, with the body that its flags set.
+func verbOfOne(verb string, body any, cmd *cobra.Command) *cobra.Command {
+	var to client.CancelOrderParams
+	cmd.Args = cobra.ExactArgs(1)
+	dryRunFlag(cmd.Flags(), &to.DryRun)
+	return asking(cmd, func(ctx context.Context, s *session, args []string) error {
+		order, err := s.ApplyVerb(ctx, args[0], verb, body, to)
+		return show(s, order, err, func(o *client.Order) error {
+			return errors.Join(s.printFields(o), s.printDryRun(to.DryRun))
+		})
+	})
+}
+
+// requestFlags are those of a request that is safe to repeat with its ID.
+func requestFlags(f *pflag.FlagSet, of, reasonHelp string, reason, id *string) {
+	f.StringVar(reason, "reason", "", reasonHelp)
+	f.StringVar(id, "request-id", "", "ID of the "+of+", which makes repeating it safe; empty: a new one")
+}
+
+const (
+	amountHelp   = "amount, a decimal; by default everything that is left"
+	chargeReason = "reason, for the history and for http providers"
+)
 
 func ordersRefundCommand() *cobra.Command {
 	var body client.RefundBody
 	var amount string
 	var lines, parts []string
 	var restock []int
-	var dryRun bool
-	cmd := asking(&cobra.Command{
-		Use: "refund ORDER --reason TEXT", Short: "Refund a completed order", Args: cobra.ExactArgs(1),
+	cmd := verbOfOne("refund", &body, &cobra.Command{
+		Use: "refund ORDER --reason TEXT", Short: "Refund a completed order",
 		Long: "Refunds a completed order. With --request-id, repeating the command is safe.\n" +
 			"Units bring no share of tax or discount: give it with --line-amount.",
 		Example: "  pawl orders refund order-1 --amount 12.50 --reason \"one is broken\" --request-id ticket-1\n" +
 			"  pawl orders refund order-1 --reason \"sent back\" --restock 1 --dry-run\n" +
 			"  pawl orders refund order-2 --reason \"sent back\" --line 1=2 --line-amount 3=2.86 --restock-line 1",
-	}, func(ctx context.Context, s *session, args []string) error {
-		if amount != "" { // an empty one was rejected
-			body.Amount = &amount
-		}
-		var err error
-		if body.Lines, err = linesIn(lines, parts, restock); err != nil {
+		PreRunE: func(*cobra.Command, []string) (err error) {
+			if amount != "" { // an empty one is rejected
+				body.Amount = &amount
+			}
+			body.Lines, err = linesIn(lines, parts, restock)
 			return err
-		}
-		order, err := s.RefundOrder(ctx, args[0], body, client.RefundOrderParams{DryRun: dryRun})
-		return s.showChanged(order, err, dryRun)
+		},
 	})
 	f := cmd.Flags()
-	f.StringVar(&amount, "amount", "", "amount, a decimal; by default everything that is left")
-	f.StringVar(&body.Reason, "reason", "", "reason, for the history and for http providers")
-	f.StringVar(&body.RequestID, "request-id", "", "ID of the refund, which makes repeating it safe; empty: a new one")
+	f.StringVar(&amount, "amount", "", amountHelp)
+	requestFlags(f, "refund", chargeReason, &body.Reason, &body.RequestID)
 	f.IntVar(&body.Restock, "restock", 0, "number of units to return to stock, of an order of one item")
 	f.StringSliceVar(&lines, "line", nil, "`LINE=UNITS` of an order with lines, comma-separated; the amount is by default theirs")
 	f.StringSliceVar(&parts, "line-amount", nil, "`LINE=AMOUNT` of a tax, discount, fee or shipping: a part of it, comma-separated")
 	f.IntSliceVar(&restock, "restock-line", nil, "number of a --line whose units return to stock, comma-separated")
-	dryRunFlag(f, &dryRun)
 	return requiring(cmd, "reason")
 }
 
@@ -471,24 +466,51 @@ func linesIn(texts, parts []string, restock []int) (lines []client.LinePart, err
 	return lines, nil
 }
 
+func ordersCaptureCommand() *cobra.Command {
+	var body client.CaptureBody
+	var amount string
+	cmd := verbOfOne("capture", &body, &cobra.Command{
+		Use: "capture ORDER", Short: "Capture a part of an authorization",
+		Long: "Captures a part of what the charge of a completed order authorized. With --request-id, repeating the command is safe.",
+		Example: "  pawl orders capture order-1 --amount 40 --request-id parcel-1\n" +
+			"  pawl orders capture order-1 --amount 20 --final",
+		PreRunE: func(*cobra.Command, []string) error {
+			if amount != "" { // an empty one is rejected
+				body.Amount = &amount
+			}
+			return nil
+		},
+	})
+	cmd.Flags().StringVar(&amount, "amount", "", amountHelp)
+	cmd.Flags().BoolVar(&body.Final, "final", false, "void the rest")
+	requestFlags(cmd.Flags(), "capture", chargeReason, &body.Reason, &body.RequestID)
+	return cmd
+}
+
+func ordersVoidCommand() *cobra.Command {
+	var body client.VoidBody
+	cmd := verbOfOne("void", &body, &cobra.Command{
+		Use: "void ORDER", Short: "Void the rest of an authorization",
+		Long:    "Gives up what is not captured of the charge of a completed order. With --request-id, repeating the command is safe.",
+		Example: "  pawl orders void order-1 --request-id rest",
+	})
+	requestFlags(cmd.Flags(), "void", chargeReason, &body.Reason, &body.RequestID)
+	return cmd
+}
+
 func ordersDisputeCommand() *cobra.Command {
 	var body client.DisputeBody
-	var dryRun bool
-	cmd := asking(&cobra.Command{
-		Use: "dispute ORDER --reference REFERENCE --state STATE --amount AMOUNT", Short: "Record a dispute of an order's charge", Args: cobra.ExactArgs(1),
+	cmd := verbOfOne("dispute", &body, &cobra.Command{
+		Use: "dispute ORDER --reference REFERENCE --state STATE --amount AMOUNT", Short: "Record a dispute of an order's charge",
 		Long: "Records that a dispute was opened, won or lost. It moves nothing. Repeating the command is safe: each state of a\n" +
 			"dispute is recorded once. Stripe's disputes are recorded by themselves.",
 		Example: "  pawl orders dispute order-1 --reference dp_1P8xZq --state opened --amount 99.99 --reason fraudulent",
-	}, func(ctx context.Context, s *session, args []string) error {
-		order, err := s.RecordDispute(ctx, args[0], body, client.RecordDisputeParams{DryRun: dryRun})
-		return s.showChanged(order, err, dryRun)
 	})
 	f := cmd.Flags()
 	f.StringVar(&body.Reference, "reference", "", "the provider's name for the dispute")
 	f.StringVar((*string)(&body.State), "state", "", "opened, won or lost")
 	f.StringVar(&body.Amount, "amount", "", "disputed amount, a decimal")
 	f.StringVar(&body.Reason, "reason", "", "reason, for the history")
-	dryRunFlag(f, &dryRun)
 	return requiring(cmd, "reference", "state", "amount")
 }
 
@@ -548,47 +570,4 @@ var heldRows = output.Columns[client.Order]{
 		actions := strings.Join(o.AllowedActions, ",")
 		return []any{o.OrderID, o.Hold, moment(o.CreatedAt), dash(moment(o.ResumesAt)), dash(actions), dash(o.HoldReason)}
 	},
-}
-
-func ordersCaptureCommand() *cobra.Command {
-	var body client.CaptureBody
-	var amount string
-	var dryRun bool
-	cmd := asking(&cobra.Command{
-		Use: "capture ORDER", Short: "Capture a part of an authorization", Args: cobra.ExactArgs(1),
-		Long: "Captures a part of what the charge of a completed order authorized. With --request-id, repeating the command is safe.",
-		Example: "  pawl orders capture order-1 --amount 40 --request-id parcel-1\n" +
-			"  pawl orders capture order-1 --amount 20 --final",
-	}, func(ctx context.Context, s *session, args []string) error {
-		if amount != "" { // an empty one was rejected
-			body.Amount = &amount
-		}
-		order, err := s.CaptureOrder(ctx, args[0], body, client.CaptureOrderParams{DryRun: dryRun})
-		return s.showChanged(order, err, dryRun)
-	})
-	f := cmd.Flags()
-	f.StringVar(&amount, "amount", "", "amount, a decimal; by default everything that is left")
-	f.BoolVar(&body.Final, "final", false, "void the rest")
-	f.StringVar(&body.Reason, "reason", "", "reason, for the history and for http providers")
-	f.StringVar(&body.RequestID, "request-id", "", "ID of the capture, which makes repeating it safe; empty: a new one")
-	dryRunFlag(f, &dryRun)
-	return cmd
-}
-
-func ordersVoidCommand() *cobra.Command {
-	var body client.VoidBody
-	var dryRun bool
-	cmd := asking(&cobra.Command{
-		Use: "void ORDER", Short: "Void the rest of an authorization", Args: cobra.ExactArgs(1),
-		Long:    "Gives up what is not captured of the charge of a completed order. With --request-id, repeating the command is safe.",
-		Example: "  pawl orders void order-1 --request-id rest",
-	}, func(ctx context.Context, s *session, args []string) error {
-		order, err := s.VoidOrder(ctx, args[0], body, client.VoidOrderParams{DryRun: dryRun})
-		return s.showChanged(order, err, dryRun)
-	})
-	f := cmd.Flags()
-	f.StringVar(&body.Reason, "reason", "", "reason, for the history and for http providers")
-	f.StringVar(&body.RequestID, "request-id", "", "ID of the void, which makes repeating it safe; empty: a new one")
-	dryRunFlag(f, &dryRun)
-	return cmd
 }
