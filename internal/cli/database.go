@@ -111,43 +111,38 @@ func allFlag(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// cells returns the settings of the command for each cell of --all, and an error if they are not all cells, each once. A
-// database that can't be asked, or does not belong where it is, has no number.
-func (c *config) cells(cmd *cobra.Command) (each []config, names []output.Cell, err error) {
-	var found []cell.Cell
+func allCells(cmd *cobra.Command) bool {
+	all, _ := cmd.Flags().GetBool("all") // false without the flag
+	return all
+}
+
+// cells returns the settings of the command for each cell of --all, if it has the flag. A database that can't be asked, or does not belong
+// where it is, has no number.
+func (c *config) cells(cmd *cobra.Command) (each []config, names []output.Cell) {
+	if !allCells(cmd) {
+		return nil, nil
+	}
 	for _, url := range strings.Fields(c.DatabaseURL) {
 		one, name := *c, output.Cell{URL: masked(url)}
 		one.DatabaseURL, one.Cell = url, cell.Cell{}
 		if s, err := findPlace(cmd.Context(), &one, url); err == nil && s.stranger == "" {
-			found = append(found, s.place.Cell())
 			name.Cell = s.place.Cell().String()
 		}
 		each, names = append(each, one), append(names, name)
 	}
-	if len(each) == 0 {
-		return nil, nil, usageError{errors.New("--all needs --database-url with the databases of all cells")}
-	}
-	if len(found) == len(each) {
-		err = cell.Together(found)
-	}
-	return each, names, err
+	return each, names
 }
 
 // eachCell runs do once, or with --all for each cell.
 func (c *config) eachCell(cmd *cobra.Command, format output.Format, do func(one *config) error) error {
-	if all, _ := cmd.Flags().GetBool("all"); !all {
+	if !allCells(cmd) {
 		return do(c)
 	}
-	each, names, wrong := c.cells(cmd)
-	if each == nil {
-		return wrong
+	each, names := c.cells(cmd)
+	if len(each) == 0 {
+		return usageError{errors.New("--all needs --database-url with the databases of all cells")}
 	}
-	err := output.EachCell(cmd.OutOrStdout(), format, names, func(i int) error { return do(&each[i]) })
-	if wrong == nil {
-		return err
-	}
-	failed, _ := errors.AsType[output.CellErrors](err)
-	return append(failed, wrong)
+	return output.EachCell(cmd.OutOrStdout(), format, names, func(i int) error { return do(&each[i]) })
 }
 
 // onDatabase returns a command that runs statements on the database.

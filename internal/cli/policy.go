@@ -76,10 +76,11 @@ func policyActivateCommand() *cobra.Command {
 
 // samePolicy returns an error if a version is not the same policy in all cells of --all.
 func samePolicy(cmd *cobra.Command, cfg *config, version int32) error {
-	if all, _ := cmd.Flags().GetBool("all"); !all {
+	each, names := cfg.cells(cmd)
+	if len(each) == 0 { // of one database, or of none, which is an error of eachCell
 		return nil
 	}
-	each, names, err := cfg.cells(cmd)
+	err := output.Together(names)
 	first := ""
 	for i := range each {
 		var source string

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"pawl/internal/cell"
 )
 
 // Cell is one of several cells that a command is for.
@@ -31,7 +33,7 @@ func (e CellErrors) Error() string {
 }
 
 // EachCell runs do for each cell, and prints the cell above what do prints. An error does not keep it from the other
-// cells. The error is a CellErrors.
+// cells. It is an error if they are not all cells, each once. The error is a CellErrors.
 func EachCell(out io.Writer, f Format, cells []Cell, do func(i int) error) error {
 	var failed CellErrors
 	for i, c := range cells {
@@ -43,10 +45,25 @@ func EachCell(out io.Writer, f Format, cells []Cell, do func(i int) error) error
 			failed = append(failed, fmt.Errorf("%s: %w", c, err))
 		}
 	}
+	if err := Together(cells); err != nil {
+		failed = append(failed, err)
+	}
 	if failed == nil {
 		return nil
 	}
 	return failed
+}
+
+// Together returns an error if these are not all cells, each once. It is nil while a cell is not known.
+func Together(cells []Cell) error {
+	found := make([]cell.Cell, len(cells))
+	for i, c := range cells {
+		var err error
+		if found[i], err = cell.Parse(c.Cell); err != nil {
+			return nil //nolint:nilerr // it could not be asked
+		}
+	}
+	return cell.Together(found)
 }
 
 func printCell(out io.Writer, f Format, c Cell, another bool) error {

@@ -19,7 +19,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"pawl/client"
-	"pawl/internal/cell"
 	"pawl/internal/cli/output"
 )
 
@@ -108,26 +107,14 @@ func (s *session) cells(ctx context.Context) (each []session, names []output.Cel
 	return each, names, errs
 }
 
-// eachCell runs do for each cell. It is an error if they are not all cells, each once.
 func (s *session) eachCell(ctx context.Context, args []string, do action) error {
 	each, names, errs := s.cells(ctx)
-	err := output.EachCell(s.out, s.format, names, func(i int) error {
+	return output.EachCell(s.out, s.format, names, func(i int) error {
 		if errs[i] != nil {
 			return errs[i]
 		}
 		return explained(do(ctx, &each[i], args))
 	})
-	var found []cell.Cell
-	for _, name := range names {
-		if c, err := cell.Parse(name.Cell); err == nil {
-			found = append(found, c)
-		}
-	}
-	if wrong := cell.Together(found); wrong != nil && len(found) == len(names) {
-		failed, _ := errors.AsType[output.CellErrors](err)
-		return append(failed, wrong)
-	}
-	return err
 }
 
 // connect makes a client that retries for some time while the service does not answer.
