@@ -46,7 +46,7 @@ func verifyCommand() *cobra.Command {
 			"  pawl verify --all --database-url \"postgres://cell0/pawl postgres://cell1/pawl\"",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return cfg.eachCell(cmd, format, func(one *config) error {
-				report, err := proveBooks(cmd, one, opt, proving{providers, store})
+				report, err := proveBooks(cmd, one, opt, providers, store)
 				if err != nil && report.OK() { // without a verdict, nothing is printed; what was read is stored
 					return err
 				}
@@ -71,24 +71,22 @@ func verifyCommand() *cobra.Command {
 // right. So has books.ErrProvider.
 var errNoVerdict = errors.New("no verdict on the books")
 
-// proving is what to do besides reading the books.
-type proving struct {
-	providers []string
-	store     bool
-}
-
 // proveBooks verifies the configured database. Its errors wrap errNoVerdict or books.ErrProvider.
-func proveBooks(cmd *cobra.Command, cfg *config, opt books.Options, how proving) (report books.Report, err error) {
+func proveBooks(cmd *cobra.Command, cfg *config, opt books.Options, providers []string, store bool) (report books.Report, err error) {
 	err = withDatabase(cmd, cfg, func(pool *pg.Pool, place string) error {
-		if opt.Provider, err = providerAt(cmd.Context(), db.New(pool), how.providers); err != nil {
+		if opt.Provider, err = providerAt(cmd.Context(), db.New(pool), providers); err != nil {
 			return err
 		}
-		report, err = readBooks(opt, cmd.ErrOrStderr(), func(opt books.Options) (books.Report, error) {
-			if how.store {
-				return books.VerifyAndStore(cmd.Context(), pool, "shell:"+operatingUser(), opt)
-			}
-			return books.Verify(cmd.Context(), pool, opt)
+		var exit func()
+		opt.Progress, exit = bookBar(func(total int64) *progressbar.ProgressBar {
+			return output.Progress(total, "books", cmd.ErrOrStderr())
 		})
+		defer exit()
+		if store {
+			report, err = books.VerifyAndStore(cmd.Context(), pool, "shell:"+operatingUser(), opt)
+		} else {
+			report, err = books.Verify(cmd.Context(), pool, opt)
+		}
 		report.Database = place
 		for i := range report.Checks {
 			check := &report.Checks[i]
@@ -96,28 +94,13 @@ func proveBooks(cmd *cobra.Command, cfg *config, opt books.Options, how proving)
 		}
 		return err
 	})
-	switch {
-	case !errors.Is(err, books.ErrProvider):
-		return report, noVerdict(err)
-	case report.OK():
-		return report, fmt.Errorf("not all was compared: Pawl's own books agree, but %w", err)
+	switch providerAway := errors.Is(err, books.ErrProvider); {
+	case providerAway && report.OK():
+		err = fmt.Errorf("not all was compared: Pawl's own books agree, but %w", err)
+	case err != nil && !providerAway:
+		err = fmt.Errorf("%w: %w", errNoVerdict, err)
 	}
 	return report, err
-}
-
-func noVerdict(err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%w: %w", errNoVerdict, err)
-}
-
-// readBooks verifies a database, with a progress bar on a terminal.
-func readBooks(opt books.Options, bars io.Writer, verify func(books.Options) (books.Report, error)) (books.Report, error) {
-	show, exit := bookBar(func(total int64) *progressbar.ProgressBar { return output.Progress(total, "books", bars) })
-	defer exit()
-	opt.Progress = show
-	return verify(opt)
 }
 
 // bookBar starts a bar when the total is known: one without a total draws in a goroutine that outlives it.

@@ -3,10 +3,10 @@ package output
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"iter"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"unicode"
@@ -24,55 +24,47 @@ const (
 	CSV   Format = "csv" // only where AllowCSV was called
 )
 
-// AddTo adds the flag -o, with the default Table.
+// AddTo adds the flag -o, with the default Table. It may be JSON, or one of the formats that AllowCSV adds.
 func (f *Format) AddTo(flags *pflag.FlagSet) {
 	*f = Table
-	flags.VarP(f, "output", "o", "`table` or json")
+	flags.VarP(&choice{f, []string{string(Table), string(JSON)}}, "output", "o", "`table` or json")
 }
-
-// listFormat is a Format that can be CSV.
-type listFormat struct{ *Format }
 
 // AllowCSV lets the flag that AddTo added be CSV, too.
 func AllowCSV(flags *pflag.FlagSet) {
 	flag := flags.Lookup("output")
-	if format, ok := flag.Value.(*Format); ok {
-		flag.Value, flag.Usage = listFormat{format}, "`table`, json or csv"
+	flag.Usage = "`table`, json or csv"
+	if c, ok := flag.Value.(*choice); ok {
+		c.formats = append(c.formats, string(CSV))
 	}
 }
 
 // Formats are the values of the flag that AddTo added.
 func Formats(flags *pflag.FlagSet) []string {
-	all := []string{string(Table), string(JSON)}
-	if _, list := flags.Lookup("output").Value.(listFormat); list {
-		all = append(all, string(CSV))
-	}
-	return all
+	c, _ := flags.Lookup("output").Value.(*choice)
+	return c.formats
+}
+
+// choice is the value of the flag, one of some formats.
+type choice struct {
+	*Format
+	formats []string
 }
 
 // Set implements pflag.Value.
-func (l listFormat) Set(value string) error {
-	if value == string(CSV) {
-		*l.Format = CSV
-		return nil
+func (c *choice) Set(value string) error {
+	if !slices.Contains(c.formats, value) {
+		return fmt.Errorf("must be %s", strings.Join(c.formats, " or "))
 	}
-	return l.Format.Set(value)
-}
-
-// Set implements pflag.Value.
-func (f *Format) Set(value string) error {
-	if value != string(Table) && value != string(JSON) {
-		return errors.New("must be table or json")
-	}
-	*f = Format(value)
+	*c.Format = Format(value)
 	return nil
 }
 
 // String implements pflag.Value.
-func (f *Format) String() string { return string(*f) }
+func (c *choice) String() string { return string(*c.Format) }
 
 // Type implements pflag.Value.
-func (f *Format) Type() string { return "format" }
+func (c *choice) Type() string { return "format" }
 
 // Indented prints a value as indented JSON.
 func Indented(out io.Writer, value any) error {
