@@ -87,13 +87,7 @@ func TestFlappingReceiver(t *testing.T) {
 func TestSlowEndpointDelaysNobody(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
-	hold := make(chan struct{})
-	slow := s.receiver(func(_ http.ResponseWriter, q *http.Request) {
-		select {
-		case <-hold:
-		case <-q.Context().Done():
-		}
-	})
+	slow, hold := s.holding()
 	quick := s.receiver(nil)
 	held, free := s.endpoint(slow.URL), s.endpoint(quick.URL)
 	s.deliver()
@@ -160,7 +154,7 @@ func TestAnswersAreKept(t *testing.T) {
 	s.endpoint(r.URL)
 	s.deliver()
 	s.moves(1, 1)
-	s.eventually("it is tried", func() bool { return one[int](s, `SELECT count(*) FROM webhook_deliveries WHERE attempts = 1`) == 1 })
+	s.eventually("it is tried", s.tried(1))
 	answer := one[string](s, `SELECT log -> 0 ->> 'answer' FROM webhook_deliveries`)
 	assert.True(t, strings.HasPrefix(answer, "the key is *** ") && len(answer) <= 1024 && len(answer) >= 1000,
 		len(answer), "bytes", answer)
@@ -177,7 +171,7 @@ func TestPrivateAddress(t *testing.T) {
 	s.endpoint(r.URL)
 	s.deliverer(webhooks.Config{})
 	s.moves(1, 1)
-	s.eventually("it is tried", func() bool { return one[int](s, `SELECT count(*) FROM webhook_deliveries WHERE attempts = 1`) == 1 })
+	s.eventually("it is tried", s.tried(1))
 	said := one[string](s, `SELECT log -> 0 ->> 'error' FROM webhook_deliveries`)
 	assert.True(t, strings.Contains(said, "is private") && len(r.got()) == 0, said, "and", len(r.got()), "requests")
 }
@@ -186,18 +180,13 @@ func TestPrivateAddress(t *testing.T) {
 func TestBodiesAreReadAgain(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
-	var well atomic.Bool
-	r := s.receiver(func(w http.ResponseWriter, _ *http.Request) {
-		if !well.Load() {
-			w.WriteHeader(http.StatusInternalServerError)
-		}
-	})
+	r, well := s.failing()
 	no := s.endpoint(r.URL)
 	d := s.deliver()
 	s.moves(3, 1)
 	s.exec(`INSERT INTO stock_movements (item, version, kind, change, on_hand, sold, actor, request_id, reason)
 		VALUES ('a b', 1, 'set', 5, 5, 0, 'test', 'x', 'counted')`)
-	s.eventually("all are tried", func() bool { return one[int](s, `SELECT count(*) FROM webhook_deliveries WHERE attempts = 1`) == 4 })
+	s.eventually("all are tried", s.tried(4))
 	d.Stop(s.Context())
 	before := map[string]string{}
 	for _, g := range r.got() {
@@ -222,13 +211,7 @@ func TestBodiesAreReadAgain(t *testing.T) {
 func TestRunsAheadABit(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
-	hold := make(chan struct{})
-	r := s.receiver(func(_ http.ResponseWriter, q *http.Request) {
-		select {
-		case <-hold:
-		case <-q.Context().Done():
-		}
-	})
+	r, hold := s.holding()
 	no := s.endpoint(r.URL)
 	s.moves(3000, 1)
 	s.deliver()

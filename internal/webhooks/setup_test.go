@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -54,12 +55,14 @@ func (s *shop) deliverer(cfg webhooks.Config) *webhooks.Deliverer {
 	query := db.New(s.open())
 	d := webhooks.NewDeliverer(query, events.NewReader(query, orders.NewReader(context.WithoutCancel(s.Context()), query)), cfg)
 	d.Start()
-	s.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.Context()), patience)
-		defer cancel()
-		d.Stop(ctx)
-	})
+	s.Cleanup(func() { s.stop(d) })
 	return d
+}
+
+func (s *shop) stop(d *webhooks.Deliverer) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.Context()), patience)
+	defer cancel()
+	d.Stop(ctx)
 }
 
 // deliver starts a replica whose endpoints are on this machine.
@@ -136,6 +139,13 @@ func (s *shop) finished(no int32, deliveries int) func() bool {
 	}
 }
 
+// tried reports whether so many deliveries were tried once.
+func (s *shop) tried(deliveries int) func() bool {
+	return func() bool {
+		return one[int](s, `SELECT count(*) FROM webhook_deliveries WHERE attempts = 1`) == deliveries
+	}
+}
+
 var secret = signing.NewSecret()
 
 // received is a request that a receiver has got.
@@ -175,6 +185,29 @@ func (s *shop) receiver(answer http.HandlerFunc) *receiver {
 	}))
 	s.Cleanup(r.Close)
 	return r
+}
+
+// failing starts a receiver that answers 500 until it is well.
+func (s *shop) failing() (r *receiver, well *atomic.Bool) {
+	s.Helper()
+	well = new(atomic.Bool)
+	return s.receiver(func(w http.ResponseWriter, _ *http.Request) {
+		if !well.Load() {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+	}), well
+}
+
+// holding starts a receiver that answers nothing until hold is closed.
+func (s *shop) holding() (r *receiver, hold chan struct{}) {
+	s.Helper()
+	hold = make(chan struct{})
+	return s.receiver(func(_ http.ResponseWriter, q *http.Request) {
+		select {
+		case <-hold:
+		case <-q.Context().Done():
+		}
+	}), hold
 }
 
 func (r *receiver) note(s *shop, q *http.Request) {
