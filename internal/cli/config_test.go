@@ -2,9 +2,11 @@ package cli
 
 import (
 	"bytes"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -220,33 +222,25 @@ func TestSettingsThatAreLogged(t *testing.T) { //nolint:paralleltest // bare cha
 	assert.True(t, !strings.Contains(log.String(), "hunter2") && !strings.Contains(log.String(), "settings.port="), &log)
 }
 
+// TestOIDCSettings: callers of the issuer have limits, unless they are removed.
 func TestOIDCSettings(t *testing.T) {
 	bare(t)
 	t.Setenv("PAWL_OIDC_CLIENTS", "shop-app, shop-jobs")
-	cfg, _, err := settings(t, "--oidc-issuer=https://id.example.com", "--oidc-audience=pawl", "--oidc-roles=shop=submit")
-	assert.Require(t, err == nil && cfg.OIDC.check() == nil, err, cfg.OIDC.check())
-	assert.Equal(t, cfg.OIDC.checked.Clients, []string{"shop-app", "shop-jobs"}, "clients")
-	cfg, _, err = settings(t)
-	assert.True(t, err == nil && cfg.OIDC.check() != nil, "clients without an issuer are taken", err)
-}
-
-// TestLimitsOfOIDC: callers of the issuer have limits, unless they are removed.
-func TestLimitsOfOIDC(t *testing.T) {
-	t.Parallel()
 	issuer := []string{"--oidc-issuer=https://id.example.com", "--oidc-audience=pawl", "--oidc-roles=shop=submit"}
 	for _, c := range []struct {
 		args []string
+		good bool
 		want access.Limits
 	}{
-		{nil, access.Limits{Rate: 200, InFlight: 200, Bytes: 16 << 20}},
-		{[]string{"--oidc-rate=0", "--oidc-in-flight=7", "--oidc-bytes=1"}, access.Limits{InFlight: 7, Bytes: 1}},
+		{issuer, true, access.Limits{Rate: 200, InFlight: 200, Bytes: 16 << 20}},
+		{append([]string{"--oidc-rate=0", "--oidc-in-flight=7", "--oidc-bytes=1"}, issuer...), true, access.Limits{InFlight: 7, Bytes: 1}},
+		{append([]string{"--oidc-rate=-1"}, issuer...), false, access.Limits{}},
+		{nil, false, access.Limits{}}, // clients without an issuer
 	} {
-		cfg, _, err := settings(t, append(c.args, issuer...)...)
-		if err == nil {
-			err = cfg.OIDC.check()
-		}
-		assert.True(t, err == nil && cfg.OIDC.checked.Limits == c.want, c.args, cfg.OIDC.checked.Limits, err)
+		cfg, _, err := settings(t, c.args...)
+		err = errors.Join(err, cfg.OIDC.check())
+		is := cfg.OIDC.checked
+		assert.True(t, (err == nil) == c.good && (!c.good || is.Limits == c.want && slices.Equal(is.Clients, []string{"shop-app", "shop-jobs"})),
+			c.args, is, err)
 	}
-	cfg, _, err := settings(t, append(issuer, "--oidc-rate=-1")...)
-	assert.True(t, err != nil || cfg.OIDC.check() != nil, "a negative limit")
 }

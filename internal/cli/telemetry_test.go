@@ -153,19 +153,16 @@ func TestMetricsThatTheDocsName(t *testing.T) {
 	events.NewTail(nil, events.TailConfig{Registerer: w.registry})
 	w.deliver(t)
 	api := httpapi.New(w.orders, httpapi.Config{Registerer: w.registry, Access: control})
-	process := func(body string) {
-		request := httptest.NewRequest(http.MethodPost, "/api/orders/process", strings.NewReader(body))
+	post := func(path, body string) {
+		request := httptest.NewRequest(http.MethodPost, path, strings.NewReader(body))
 		request.RemoteAddr, request.Host = "127.0.0.1:40000", "localhost" // of this machine
 		request.Header.Set("Content-Type", "application/json")
 		api.ServeHTTP(httptest.NewRecorder(), request)
 	}
 	w.start(t, illProvider+"\nconcurrency: {by: item, limit: 1}")
-	process(`{"orderId":"held","amount":1,"item":"i"}`)
+	post("/api/orders/process", `{"orderId":"held","amount":1,"item":"i"}`)
 	w.until(t, `pawl_orders_on_hold{hold="retry"} 1`)
-	cancel := httptest.NewRequest(http.MethodPost, "/api/orders/held/cancel", strings.NewReader("{}"))
-	cancel.RemoteAddr, cancel.Host = "127.0.0.1:40000", "localhost"
-	cancel.Header.Set("Content-Type", "application/json")
-	api.ServeHTTP(httptest.NewRecorder(), cancel)
+	post("/api/orders/held/cancel", "{}")
 	w.until(t, `pawl_orders_finished_total{status="canceled"} 1`)
 	problems, err := promlint.New(strings.NewReader(w.scrape(t))).Lint()
 	assert.True(t, err == nil && len(problems) == 0, problems, err)
@@ -378,10 +375,10 @@ func TestNoTracesCostNothing(t *testing.T) {
 }
 
 // traced records the spans of requests to a mux.
-func traced(t *testing.T, sampler sdktrace.Sampler, requests ...*http.Request) tracetest.SpanStubs {
+func traced(t *testing.T, requests ...*http.Request) tracetest.SpanStubs {
 	t.Helper()
 	spans := tracetest.NewInMemoryExporter()
-	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans), sdktrace.WithSampler(sampler))
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans))
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /orders/{id}", func(w http.ResponseWriter, r *http.Request) {
 		if r.PathValue("id") == "broken" {
@@ -407,7 +404,7 @@ func TestSpansOfRequests(t *testing.T) {
 	}
 	odd := get("/orders/secret")
 	odd.Method = "SECRET"
-	spans := traced(t, sdktrace.AlwaysSample(), get("/orders/secret", "Traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+	spans := traced(t, get("/orders/secret", "Traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
 		get("/orders/broken"), get("/secret", "Traceparent", "nonsense"), odd)
 	for i, want := range []struct {
 		name, route string
@@ -436,11 +433,4 @@ func TestSpansOfRequests(t *testing.T) {
 		t.Errorf("the parent is %v", p)
 	}
 	assert.True(t, !spans[2].Parent.IsValid(), "nonsense is no parent")
-}
-
-func TestSamplerDecides(t *testing.T) {
-	t.Parallel()
-	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/orders/1", nil)
-	spans := traced(t, sdktrace.NeverSample(), r)
-	assert.True(t, len(spans) == 0, len(spans), "spans")
 }
