@@ -14,6 +14,8 @@ import (
 
 	"golang.org/x/sync/singleflight"
 	"golang.org/x/time/rate"
+
+	"pawl/internal/pg"
 )
 
 // Quota is a limit of a caller and what remains of it.
@@ -58,12 +60,8 @@ type Admission struct {
 
 // Admit counts a request of a principal, or returns *Exceeded. Done must be called when the request has ended.
 func (c *Control) Admit(p *Principal) (*Admission, error) {
-	if p.Limits == (Limits{}) {
-		return nil, nil
-	}
-	now := time.Now()
-	a := c.usages.of(p, now)
-	if over := a.enter(now); over != nil {
+	a, over := c.usages.enter(p)
+	if over != nil {
 		c.metrics.limited.WithLabelValues(over.Quota.Name).Inc()
 		return nil, over
 	}
@@ -72,22 +70,24 @@ func (c *Control) Admit(p *Principal) (*Admission, error) {
 
 // AdmitSoon is Admit, but waits until the limits allow another request or ctx ends.
 func (c *Control) AdmitSoon(ctx context.Context, p *Principal) (*Admission, error) {
-	if p.Limits == (Limits{}) {
-		return nil, ctx.Err()
-	}
-	for {
-		now := time.Now()
-		a := c.usages.of(p, now)
-		over := a.enter(now)
+	for ctx.Err() == nil {
+		a, over := c.usages.enter(p)
 		if over == nil {
 			return a, nil
 		}
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(max(over.Quota.Wait, inFlightPoll)):
-		}
+		pg.Sleep(ctx, max(over.Quota.Wait, inFlightPoll))
 	}
+	return nil, ctx.Err()
+}
+
+// enter counts a request of a principal with limits.
+func (all *usages) enter(p *Principal) (*Admission, *Exceeded) {
+	if p.Limits == (Limits{}) {
+		return nil, nil
+	}
+	now := time.Now()
+	a := all.of(p, now)
+	return a, a.enter(now)
 }
 
 // enter takes a request from the quota, unless another one is used up.
