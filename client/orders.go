@@ -101,12 +101,18 @@ func (c *Client) Watch(ctx context.Context, order *Order) iter.Seq2[*Order, erro
 	}
 }
 
-// ApplyVerb requests a verb of an order, by its name in allowedActions, such as cancel or refund, or dispute. body is that of
-// its operation. All verbs take CancelOrderParams.
-func (c *Client) ApplyVerb(ctx context.Context, orderID, verb string, body any, options ...CallOption) (*Order, error) {
-	name := cmp.Or(map[string]string{"refund": "refunds", "capture": "captures", "dispute": "disputes"}[verb], verb)
-	path := fmt.Sprintf("/api/orders/%s/%s", url.PathEscape(orderID), name)
-	return call[Order](ctx, c, request{http.MethodPost, path, CancelOrderParams{}, body}, options)
+// OrderVerb is a change of an order, by its name in allowedActions, such as cancel or refund, or dispute. Body is that of its
+// operation.
+type OrderVerb struct {
+	OrderID, Name string
+	Body          any
+}
+
+// ApplyVerb requests a change of an order. All take CancelOrderParams.
+func (c *Client) ApplyVerb(ctx context.Context, v OrderVerb, options ...CallOption) (*Order, error) {
+	name := cmp.Or(map[string]string{"refund": "refunds", "capture": "captures", "dispute": "disputes"}[v.Name], v.Name)
+	path := fmt.Sprintf("/api/orders/%s/%s", url.PathEscape(v.OrderID), name)
+	return call[Order](ctx, c, request{http.MethodPost, path, CancelOrderParams{}, v.Body}, options)
 }
 
 // Orders yields the orders of a filter, newest first, from its cursor on. It ends after the first error.

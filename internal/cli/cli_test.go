@@ -102,17 +102,19 @@ func TestCommands(t *testing.T) {
 		{"serve --auth required --port 0" + at, exitConfig, `^$`}, // no token was made
 		{"verify --database-url nonsense", exitConfig, `^$`},
 		{"verify --database-url postgres://127.0.0.1:1/pawl", exitUnavailable, `^$`},
-		{"diagram --format png", exitUsage, `^$`},
 		{"migrate up --pg-bin /nonexistent --data-dir " + dataFolder(t), exitConfig, `^$`},
-		{"bogus", exitUsage, `^$`}, {"--bogus", exitUsage, `^$`}, {"serve --bogus", exitUsage, `^$`}, {"verify --bogus", exitUsage, `^$`},
-		{"serve twice", exitUsage, `^$`}, {"diagram svg", exitUsage, `^$`}, {"verify everything", exitUsage, `^$`},
-		{"migrate", exitUsage, `^$`}, {"migrate sideways", exitUsage, `^$`}, {"migrate up now", exitUsage, `^$`},
-		{"--port many", exitUsage, `^$`}, {"serve --lease soon", exitUsage, `^$`},
-		{"orders", exitUsage, `^$`}, {"orders frobnicate", exitUsage, `^$`}, {"orders process order-1 --item widget", exitUsage, `^$`},
-		{"orders show", exitUsage, `^$`}, {"orders list --url nonsense", exitUsage, `^$`}, {"holds -o yaml", exitUsage, `^$`},
 		{"holds --url http://127.0.0.1:1", exitUnavailable, `^$`},
 	} {
 		checkLine(t, c.line, c.code, c.prints)
+	}
+	for _, line := range []string{
+		"bogus", "--bogus", "serve --bogus", "verify --bogus", "serve twice", "diagram svg", "diagram --format png", "verify everything",
+		"migrate", "migrate sideways", "migrate up now", "--port many", "serve --lease soon", "orders", "orders frobnicate",
+		"orders process order-1 --item widget", "orders show", "orders list --url nonsense", "holds -o yaml", "doctor -o yaml",
+		"policy", "policy forget", "policy list 1", "policy show", "policy show x", "policy show 0", "policy show 1 2", "policy show 4294967297",
+		"policy diff 1", "policy activate", "policy check", "policy check a b", "policy schema now",
+	} {
+		checkLine(t, line, exitUsage, `^$`)
 	}
 }
 
@@ -418,7 +420,6 @@ func TestDoctor(t *testing.T) {
 		{"doctor --database-url postgres://127.0.0.1:1/pawl", exitFailure, `(?m)^WRONG +database .*\n +-> start PostgreSQL there`},
 		{"doctor --data-dir " + dataFolder(t), 0, `(?m)^(ok|warn) +postgres (.*\n)+(ok|warn) +disk (.*\n)+warn +database +there is none yet`},
 		{"doctor --pg-bin /nonexistent --data-dir " + dataFolder(t), exitFailure, `(?m)^WRONG +postgres .*/nonexistent`},
-		{"doctor -o yaml", exitUsage, `^$`},
 	} {
 		checkLine(t, c.line, c.code, c.prints)
 	}

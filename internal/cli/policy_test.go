@@ -75,16 +75,6 @@ func TestPolicyCommands(t *testing.T) {
 	assert.Contains(t, fmt.Sprint(err), "pawl migrate up", "without a table", err)
 }
 
-func TestPolicyMisuse(t *testing.T) {
-	t.Parallel()
-	for _, line := range []string{
-		"", "forget", "list 1", "show", "show x", "show 0", "show 1 2", "show 4294967297", "diff 1", "activate", "check", "check a b", "schema now",
-	} {
-		_, err := execute(t, strings.Fields("policy "+line)...)
-		assert.Equal(t, exitCode(err), exitUsage, "pawl policy", line, "exit code", err)
-	}
-}
-
 func TestServePolicy(t *testing.T) {
 	t.Parallel()
 	t.Run("an old file does not push a new one aside, and says so", func(t *testing.T) {

@@ -30,10 +30,8 @@ import (
 
 func verifyCommand() *cobra.Command {
 	var cfg config
-	var opt books.Options
+	var how proving
 	var format output.Format
-	var providers []string
-	var store bool
 	cmd := &cobra.Command{
 		Use:   "verify",
 		Short: "Verify the books by reading the whole database",
@@ -46,7 +44,7 @@ func verifyCommand() *cobra.Command {
 			"  pawl verify --all --database-url \"postgres://cell0/pawl postgres://cell1/pawl\"",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return cfg.eachCell(cmd, format, func(one *config) error {
-				report, err := proveBooks(cmd, one, opt, providers, store)
+				report, err := proveBooks(cmd, one, how)
 				if err != nil && report.OK() { // without a verdict, nothing is printed; what was read is stored
 					return err
 				}
@@ -60,10 +58,10 @@ func verifyCommand() *cobra.Command {
 	}
 	cfg.addTo(cmd)
 	format.AddTo(cmd.Flags())
-	cmd.Flags().StringArrayVar(&providers, "provider", nil, "compare with the books of a provider at `[STEP[/ROUTE]=]URL` (GET URL/books); can be repeated")
-	cmd.Flags().BoolVar(&store, "store", false, "store the report, for the console and GET /api/verifications")
-	cmd.Flags().Int32Var(&opt.MaxOffenders, "offenders", 20, "how many offenders to print for each check")
-	cmd.Flags().DurationVar(&opt.StuckAfter, "stuck-after", 5*time.Minute, "warn about orders that no replica has picked up for this long")
+	cmd.Flags().StringArrayVar(&how.providers, "provider", nil, "compare with the books of a provider at `[STEP[/ROUTE]=]URL` (GET URL/books); can be repeated")
+	cmd.Flags().BoolVar(&how.store, "store", false, "store the report, for the console and GET /api/verifications")
+	cmd.Flags().Int32Var(&how.MaxOffenders, "offenders", 20, "how many offenders to print for each check")
+	cmd.Flags().DurationVar(&how.StuckAfter, "stuck-after", 5*time.Minute, "warn about orders that no replica has picked up for this long")
 	return allFlag(cmd)
 }
 
@@ -71,26 +69,33 @@ func verifyCommand() *cobra.Command {
 // right. So has books.ErrProvider.
 var errNoVerdict = errors.New("no verdict on the books")
 
+// proving is how to verify the books.
+type proving struct {
+	books.Options
+	providers []string
+	store     bool
+}
+
 // proveBooks verifies the configured database. Its errors wrap errNoVerdict or books.ErrProvider.
-func proveBooks(cmd *cobra.Command, cfg *config, opt books.Options, providers []string, store bool) (report books.Report, err error) {
+func proveBooks(cmd *cobra.Command, cfg *config, how proving) (report books.Report, err error) {
 	err = withDatabase(cmd, cfg, func(pool *pg.Pool, place string) error {
-		if opt.Provider, err = providerAt(cmd.Context(), db.New(pool), providers); err != nil {
+		if how.Provider, err = providerAt(cmd.Context(), db.New(pool), how.providers); err != nil {
 			return err
 		}
 		var exit func()
-		opt.Progress, exit = bookBar(func(total int64) *progressbar.ProgressBar {
+		how.Progress, exit = bookBar(func(total int64) *progressbar.ProgressBar {
 			return output.Progress(total, "books", cmd.ErrOrStderr())
 		})
 		defer exit()
-		if store {
-			report, err = books.VerifyAndStore(cmd.Context(), pool, "shell:"+operatingUser(), opt)
+		if how.store {
+			report, err = books.VerifyAndStore(cmd.Context(), pool, "shell:"+operatingUser(), how.Options)
 		} else {
-			report, err = books.Verify(cmd.Context(), pool, opt)
+			report, err = books.Verify(cmd.Context(), pool, how.Options)
 		}
 		report.Database = place
 		for i := range report.Checks {
 			check := &report.Checks[i]
-			check.Offenders = check.Offenders[:min(len(check.Offenders), int(opt.MaxOffenders))]
+			check.Offenders = check.Offenders[:min(len(check.Offenders), int(how.MaxOffenders))]
 		}
 		return err
 	})

@@ -299,7 +299,7 @@ func (q *ofOrder) request(form url.Values, dryRun bool) (*client.Order, error) {
 		}
 		body = result
 	}
-	return q.api.ApplyVerb(q.r.Context(), q.order.OrderID, q.verb.Name, body,
+	return q.api.ApplyVerb(q.r.Context(), client.OrderVerb{OrderID: q.order.OrderID, Name: q.verb.Name, Body: body},
 		client.CancelOrderParams{DryRun: dryRun, IfMatch: q.order.ETag(), Prefer: "wait=2"})
 }
 

@@ -55,8 +55,8 @@ var mayImport = map[string][]string{
 	"internal/simulator":  {"internal/egress", "internal/signing"},
 	"main":                {"internal/cli"},
 	"internal/cli":        {"internal/access", "internal/cell", "client", "docs", "internal/console", "internal/demo", "internal/events", "fsm", "fsm/diagram", "internal/iso4217", "internal/load", "migrations", "db", "internal/pg", "internal/policy", "internal/policy/store", "internal/provider", "internal/provider/stripe", "internal/orders", "engine", "internal/books", "internal/doctor", "httpapi", "internal/pgembed", "internal/simulator", "internal/spelling", "internal/webhooks", "internal/cli/output", "internal/cli/remote", "internal/version"},
-	"internal/cli/output": {},
-	"internal/cli/remote": {"client", "internal/cell", "internal/console", "internal/cli/output"},
+	"internal/cli/output": {"internal/cell"},
+	"internal/cli/remote": {"client", "internal/console", "internal/cli/output"},
 
 	"internal/policy/store": {"db", "internal/pg", "internal/policy"},
 

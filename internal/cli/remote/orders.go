@@ -369,7 +369,7 @@ func verbCommand(verb, short string) *cobra.Command {
 		var done []client.Order
 		var errs []error
 		for _, id := range args {
-			order, err := s.ApplyVerb(ctx, id, verb, body, to)
+			order, err := s.ApplyVerb(ctx, client.OrderVerb{OrderID: id, Name: verb, Body: body}, to)
 			switch {
 			case err != nil:
 				errs = append(errs, fmt.Errorf("order %q: %w", id, err))
@@ -384,7 +384,8 @@ func verbCommand(verb, short string) *cobra.Command {
 		}
 		return errors.Join(errs...)
 	})
-	requestFlags(cmd.Flags(), "request", "reason, for the history", &body.Reason, &body.RequestID)
+	cmd.Flags().StringVar(&body.Reason, "reason", "", "reason, for the history")
+	requestIDFlag(cmd.Flags(), "request", &body.RequestID)
 	dryRunFlag(cmd.Flags(), &to.DryRun)
 	return cmd
 }
@@ -395,16 +396,14 @@ func verbOfOne(verb string, body any, cmd *cobra.Command) *cobra.Command {
 	cmd.Args = cobra.ExactArgs(1)
 	dryRunFlag(cmd.Flags(), &to.DryRun)
 	return asking(cmd, func(ctx context.Context, s *session, args []string) error {
-		order, err := s.ApplyVerb(ctx, args[0], verb, body, to)
+		order, err := s.ApplyVerb(ctx, client.OrderVerb{OrderID: args[0], Name: verb, Body: body}, to)
 		return show(s, order, err, func(o *client.Order) error {
 			return errors.Join(s.printFields(o), s.printDryRun(to.DryRun))
 		})
 	})
 }
 
-// requestFlags are those of a request that is safe to repeat with its ID.
-func requestFlags(f *pflag.FlagSet, of, reasonHelp string, reason, id *string) {
-	f.StringVar(reason, "reason", "", reasonHelp)
+func requestIDFlag(f *pflag.FlagSet, of string, id *string) {
 	f.StringVar(id, "request-id", "", "ID of the "+of+", which makes repeating it safe; empty: a new one")
 }
 
@@ -435,7 +434,8 @@ func ordersRefundCommand() *cobra.Command {
 	})
 	f := cmd.Flags()
 	f.StringVar(&amount, "amount", "", amountHelp)
-	requestFlags(f, "refund", chargeReason, &body.Reason, &body.RequestID)
+	f.StringVar(&body.Reason, "reason", "", chargeReason)
+	requestIDFlag(f, "refund", &body.RequestID)
 	f.IntVar(&body.Restock, "restock", 0, "number of units to return to stock, of an order of one item")
 	f.StringSliceVar(&lines, "line", nil, "`LINE=UNITS` of an order with lines, comma-separated; the amount is by default theirs")
 	f.StringSliceVar(&parts, "line-amount", nil, "`LINE=AMOUNT` of a tax, discount, fee or shipping: a part of it, comma-separated")
@@ -483,7 +483,8 @@ func ordersCaptureCommand() *cobra.Command {
 	})
 	cmd.Flags().StringVar(&amount, "amount", "", amountHelp)
 	cmd.Flags().BoolVar(&body.Final, "final", false, "void the rest")
-	requestFlags(cmd.Flags(), "capture", chargeReason, &body.Reason, &body.RequestID)
+	cmd.Flags().StringVar(&body.Reason, "reason", "", chargeReason)
+	requestIDFlag(cmd.Flags(), "capture", &body.RequestID)
 	return cmd
 }
 
@@ -494,7 +495,8 @@ func ordersVoidCommand() *cobra.Command {
 		Long:    "Gives up what is not captured of the charge of a completed order. With --request-id, repeating the command is safe.",
 		Example: "  pawl orders void order-1 --request-id rest",
 	})
-	requestFlags(cmd.Flags(), "void", chargeReason, &body.Reason, &body.RequestID)
+	cmd.Flags().StringVar(&body.Reason, "reason", "", chargeReason)
+	requestIDFlag(cmd.Flags(), "void", &body.RequestID)
 	return cmd
 }
 

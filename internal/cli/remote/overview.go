@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -40,32 +41,22 @@ var incidentRows = output.Columns[client.Incident]{
 	Titles: []any{"what", "of", "since", "orders", "amount", "detail"},
 	Of: func(i *client.Incident) []any {
 		of := cmp.Or(string(i.Status), strings.TrimSpace(string(i.Step)+" "+i.Route), strings.TrimSpace(string(i.Operation)+" "+i.Reason), i.EndpointID, i.Replica)
-		return []any{i.Kind, dash(of), dash(moment(i.Since)), ordersOf(i), dash(totalsOf(i)), dash(detailOf(i))}
+		return []any{i.Kind, dash(of), dash(moment(i.Since)), atLeast(i.Orders, i.More), dash(totalsOf(i)), dash(detailOf(i))}
 	},
 }
 
 // detailOf is what is known about the cause.
 func detailOf(i *client.Incident) string {
-	var parts []string
-	if i.Description != "" {
-		parts = append(parts, i.Description)
-	}
+	var lost, policy string
 	if i.Kind == client.IncidentKindReplicaLost {
-		parts = append(parts, "not heard of since; others take over its orders when their leases end")
-	}
-	if i.Host != "" {
-		parts = append(parts, i.Host)
-	}
-	if i.Detail != "" {
-		parts = append(parts, i.Detail)
+		lost = "not heard of since; others take over its orders when their leases end"
 	}
 	if i.Policy > 0 {
-		parts = append(parts, fmt.Sprintf("policy %d", i.Policy))
+		policy = fmt.Sprintf("policy %d", i.Policy)
 	}
-	return strings.Join(parts, ", ")
+	parts := []string{i.Description, lost, i.Host, i.Detail, policy}
+	return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), ", ")
 }
-
-func ordersOf(i *client.Incident) string { return atLeast(i.Orders, i.More) }
 
 func atLeast(n int64, more bool) string {
 	if more {

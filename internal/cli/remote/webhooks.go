@@ -23,13 +23,10 @@ func webhooksCommand() *cobra.Command {
 			"  pawl webhooks deliveries whe_1 --state exhausted\n"+
 			"  pawl webhooks recover whe_1 --since 24h",
 		endpointsCommand(), createCommand(), changeCommand(), enableCommand(), rotateCommand(), testCommand(),
-		onEndpoint("show ENDPOINT", "Show an endpoint",
-			func(ctx context.Context, s *session, id string) (*client.WebhookEndpoint, error) {
-				return s.GetWebhookEndpoint(ctx, id)
-			}),
+		onEndpoint("show ENDPOINT", "Show an endpoint", (*client.Client).GetWebhookEndpoint),
 		onEndpoint("disable ENDPOINT", "Disable an endpoint",
-			func(ctx context.Context, s *session, id string) (*client.WebhookEndpoint, error) {
-				return s.DisableWebhookEndpoint(ctx, id, client.VerbBody{})
+			func(c *client.Client, ctx context.Context, id string, _ ...client.CallOption) (*client.WebhookEndpoint, error) {
+				return c.DisableWebhookEndpoint(ctx, id, client.VerbBody{})
 			}),
 		asking(&cobra.Command{
 			Use: "delete ENDPOINT", Short: "Delete an endpoint and its deliveries", Args: cobra.ExactArgs(1),
@@ -37,14 +34,18 @@ func webhooksCommand() *cobra.Command {
 		}, func(ctx context.Context, s *session, args []string) error {
 			return s.DeleteWebhookEndpoint(ctx, args[0])
 		}),
-		deliveriesCommand(), resendCommand(), skipCommand(), recoverCommand())
+		deliveriesCommand(), recoverCommand(),
+		changeDelivery("resend ENDPOINT DELIVERY", "Send a delivery again", (*client.Client).ResendDelivery),
+		requiring(changeDelivery("skip ENDPOINT DELIVERY --reason TEXT", "Skip a delivery, so that the ones behind it proceed",
+			(*client.Client).SkipDelivery), "reason"))
 }
 
 // onEndpoint returns a command about the endpoint in its argument. It prints the endpoint that do returns.
-func onEndpoint(use, short string, do func(context.Context, *session, string) (*client.WebhookEndpoint, error)) *cobra.Command {
+func onEndpoint(use, short string, do func(*client.Client, context.Context, string, ...client.CallOption) (*client.WebhookEndpoint, error),
+) *cobra.Command {
 	return asking(&cobra.Command{Use: use, Short: short, Args: cobra.ExactArgs(1)},
 		func(ctx context.Context, s *session, args []string) error {
-			return s.printEndpoint(do(ctx, s, args[0]))
+			return s.printEndpoint(do(s.Client, ctx, args[0]))
 		})
 }
 
@@ -141,12 +142,12 @@ func changeCommand() *cobra.Command {
 func enableCommand() *cobra.Command {
 	var fromNow bool
 	cmd := onEndpoint("enable ENDPOINT", "Enable a disabled endpoint, and resume where it stopped",
-		func(ctx context.Context, s *session, id string) (*client.WebhookEndpoint, error) {
+		func(c *client.Client, ctx context.Context, id string, _ ...client.CallOption) (*client.WebhookEndpoint, error) {
 			var body client.EnableBody
 			if fromNow {
 				body.From = client.EnableBodyFromNow
 			}
-			return s.EnableWebhookEndpoint(ctx, id, body)
+			return c.EnableWebhookEndpoint(ctx, id, body)
 		})
 	cmd.Flags().BoolVar(&fromNow, "from-now", false, "skip the events that occurred while it was disabled")
 	return cmd
@@ -155,8 +156,8 @@ func enableCommand() *cobra.Command {
 func rotateCommand() *cobra.Command {
 	var overlap time.Duration
 	cmd := onEndpoint("rotate ENDPOINT", "Rotate the secret of an endpoint, and print the new one",
-		func(ctx context.Context, s *session, id string) (*client.WebhookEndpoint, error) {
-			return s.RotateWebhookSecret(ctx, id, client.RotateSecretBody{OverlapSeconds: new(int(overlap / time.Second))})
+		func(c *client.Client, ctx context.Context, id string, _ ...client.CallOption) (*client.WebhookEndpoint, error) {
+			return c.RotateWebhookSecret(ctx, id, client.RotateSecretBody{OverlapSeconds: new(int(overlap / time.Second))})
 		})
 	cmd.Flags().DurationVar(&overlap, "overlap", 24*time.Hour, "how long deliveries are also signed with the previous secret")
 	return cmd
@@ -192,7 +193,7 @@ func deliveriesCommand() *cobra.Command {
 		Example: "  pawl webhooks deliveries whe_1 --state exhausted\n  pawl webhooks deliveries whe_1 1042",
 	}, func(ctx context.Context, s *session, args []string) error {
 		if len(args) == 2 {
-			return showDelivery(ctx, s, args)
+			return onDelivery((*client.Client).GetDelivery)(ctx, s, args)
 		}
 		filter.Limit = pageOf(limit)
 		return deliveryRows.Print(s.out, s.format, first(limit, s.Deliveries(ctx, args[0], filter)))
@@ -226,21 +227,29 @@ func statusText[N ~int | ~int64](code N) string {
 }
 
 // onDelivery runs do with the delivery that two arguments name, and prints the one that it returns.
-func onDelivery(do func(ctx context.Context, s *session, endpoint string, number int64) (*client.Delivery, error),
-) func(context.Context, *session, []string) error {
+func onDelivery(do func(*client.Client, context.Context, string, int64, ...client.CallOption) (*client.Delivery, error)) action {
 	return func(ctx context.Context, s *session, args []string) error {
 		number, err := strconv.ParseInt(args[1], 10, 64)
 		if err != nil {
 			return usage("DELIVERY must be a number, not %q", args[1])
 		}
-		d, err := do(ctx, s, args[0], number)
+		d, err := do(s.Client, ctx, args[0], number)
 		return show(s, d, err, s.printDelivery)
 	}
 }
 
-var showDelivery = onDelivery(func(ctx context.Context, s *session, endpoint string, number int64) (*client.Delivery, error) {
-	return s.GetDelivery(ctx, endpoint, number)
-})
+// changeDelivery returns a command that changes a delivery, with a reason.
+func changeDelivery[B client.VerbBody | client.SkipBody](use, short string,
+	do func(*client.Client, context.Context, string, int64, B, ...client.CallOption) (*client.Delivery, error),
+) *cobra.Command {
+	var body client.VerbBody
+	cmd := asking(&cobra.Command{Use: use, Short: short, Args: cobra.ExactArgs(2)},
+		onDelivery(func(c *client.Client, ctx context.Context, endpoint string, number int64, _ ...client.CallOption) (*client.Delivery, error) {
+			return do(c, ctx, endpoint, number, B(body))
+		}))
+	cmd.Flags().StringVar(&body.Reason, "reason", "", "reason, for the log of the delivery")
+	return cmd
+}
 
 func (s *session) printDelivery(d *client.Delivery) error {
 	err := deliveryRows.Print(s.out, output.Table, output.All([]client.Delivery{*d}))
@@ -256,27 +265,6 @@ func (s *session) printDelivery(d *client.Delivery) error {
 		attempts.Add(moment(c.At), c.Verb, "-", c.Actor+" "+c.Reason)
 	}
 	return attempts.Flush()
-}
-
-func resendCommand() *cobra.Command {
-	var body client.VerbBody
-	cmd := asking(&cobra.Command{Use: "resend ENDPOINT DELIVERY", Short: "Send a delivery again", Args: cobra.ExactArgs(2)},
-		onDelivery(func(ctx context.Context, s *session, endpoint string, number int64) (*client.Delivery, error) {
-			return s.ResendDelivery(ctx, endpoint, number, body)
-		}))
-	cmd.Flags().StringVar(&body.Reason, "reason", "", "reason, for the log of the delivery")
-	return cmd
-}
-
-func skipCommand() *cobra.Command {
-	var body client.SkipBody
-	cmd := asking(&cobra.Command{
-		Use: "skip ENDPOINT DELIVERY --reason TEXT", Short: "Skip a delivery, so that the ones behind it proceed", Args: cobra.ExactArgs(2),
-	}, onDelivery(func(ctx context.Context, s *session, endpoint string, number int64) (*client.Delivery, error) {
-		return s.SkipDelivery(ctx, endpoint, number, body)
-	}))
-	cmd.Flags().StringVar(&body.Reason, "reason", "", "reason, for the log of the delivery")
-	return requiring(cmd, "reason")
 }
 
 func recoverCommand() *cobra.Command {
