@@ -82,11 +82,9 @@ func proveBooks(cmd *cobra.Command, cfg *config, how proving) (report books.Repo
 		if how.Provider, err = providerAt(cmd.Context(), db.New(pool), how.providers); err != nil {
 			return err
 		}
-		var exit func()
-		how.Progress, exit = bookBar(func(total int64) *progressbar.ProgressBar {
-			return output.Progress(total, "books", cmd.ErrOrStderr())
-		})
-		defer exit()
+		bar := output.Progress(-1, "books", cmd.ErrOrStderr())
+		defer bar.Exit()
+		how.Progress = moving(bar)
 		if how.store {
 			report, err = books.VerifyAndStore(cmd.Context(), pool, "shell:"+operatingUser(), how.Options)
 		} else {
@@ -108,22 +106,13 @@ func proveBooks(cmd *cobra.Command, cfg *config, how proving) (report books.Repo
 	return report, err
 }
 
-// bookBar starts a bar when the total is known: one without a total draws in a goroutine that outlives it.
-func bookBar(start func(total int64) *progressbar.ProgressBar) (show func(done, total int64), exit func()) {
-	var bar *progressbar.ProgressBar
-	show = func(done, total int64) {
-		if bar == nil {
-			bar = start(total)
-		}
+// moving moves a bar.
+func moving(bar *progressbar.ProgressBar) func(done, total int64) {
+	return func(done, total int64) {
 		if total != bar.GetMax64() { // a change redraws the bar unchanged, and blocks the next drawing for 100 ms
 			bar.ChangeMax64(total)
 		}
 		_ = bar.Set64(done)
-	}
-	return show, func() {
-		if bar != nil {
-			_ = bar.Exit()
-		}
 	}
 }
 

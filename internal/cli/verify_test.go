@@ -15,7 +15,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/govalues/decimal"
-	"github.com/schollz/progressbar/v3"
 
 	"pawl/engine"
 	"pawl/fsm"
@@ -281,12 +280,11 @@ func TestBookBarMoves(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		show, exit := bookBar(func(total int64) *progressbar.ProgressBar { return output.NewBar(total, "books", &out) })
+		show := moving(output.NewBar(-1, "books", &out))
 		for _, done := range []int64{0, 50} {
 			show(done, 100)
 			<-time.After(time.Second)
 		}
 		assert.Contains(t, out.String(), "50%", "drawn")
-		exit()
 	})
 }

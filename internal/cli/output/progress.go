@@ -14,7 +14,7 @@ import (
 // Progress draws a bar on a terminal, and nothing elsewhere. A negative total is unknown.
 func Progress(total int64, what string, out io.Writer) *progressbar.ProgressBar {
 	if !terminal(out) {
-		return progressbar.DefaultSilent(total)
+		out = io.Discard
 	}
 	return NewBar(total, what, out)
 }

@@ -3,8 +3,6 @@ package remote
 import (
 	"context"
 	"fmt"
-	"io"
-	"iter"
 	"strconv"
 	"strings"
 
@@ -80,7 +78,7 @@ func movementsCommand() *cobra.Command {
 			return usage("%s", err)
 		}
 		if s.format == output.CSV {
-			return writeAll(s.out, s.MoneyMovementsCSV(ctx, filter))
+			return s.printCSV(s.MoneyMovementsCSV(ctx, filter), 0)
 		}
 		return movementRows.Print(s.out, s.format, s.MoneyMovements(ctx, filter))
 	})
@@ -94,19 +92,6 @@ var movementRows = output.Columns[client.MoneyMovement]{
 	Of: func(m *client.MoneyMovement) []any {
 		return []any{moment(m.At), m.OrderID, m.Kind, m.Amount, m.Currency, dash(m.Reference)}
 	},
-}
-
-// writeAll writes pages of lines.
-func writeAll(out io.Writer, pages iter.Seq2[[]byte, error]) error {
-	for text, err := range pages {
-		if err == nil {
-			_, err = out.Write(text)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 var verificationRows = output.Columns[client.StoredVerification]{

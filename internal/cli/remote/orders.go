@@ -1,7 +1,6 @@
 package remote
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -59,7 +58,7 @@ func ordersListCommand() *cobra.Command {
 			filter.Term = args[0]
 		}
 		if s.format == output.CSV {
-			return s.printCSV(ctx, filter, limit)
+			return s.printCSV(s.OrdersCSV(ctx, filter), limit)
 		}
 		if filter.Term != "" {
 			return s.search(ctx, filter, limit)
@@ -83,29 +82,10 @@ func ordersListCommand() *cobra.Command {
 	f.StringVar((*string)(&filter.Dispute), "dispute", "", "only orders with a dispute in this state: open, won or lost")
 	f.IntVar(&limit, "limit", 50, "maximum number of orders; 0: all")
 	completing(cmd, "status", statusWords...)
-	completing(cmd, "hold", fixed(holds)...)
+	completing(cmd, "hold", holdWords...)
 	completing(cmd, "refund", "open", "done", "failed")
 	completing(cmd, "dispute", "open", "won", "lost")
 	return cmd
-}
-
-// printCSV prints orders as CSV, with a line of names.
-func (s *session) printCSV(ctx context.Context, filter client.ListOrdersParams, limit int) error {
-	lines := 0
-	for text, err := range s.OrdersCSV(ctx, filter) {
-		if err != nil {
-			return err
-		}
-		for line := range bytes.Lines(text) {
-			if lines++; limit > 0 && lines > limit+1 {
-				return nil
-			}
-			if _, err := s.out.Write(line); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 // listedRows are orderRows, with why an order failed or is held.
@@ -516,12 +496,6 @@ func ordersDisputeCommand() *cobra.Command {
 	return requiring(cmd, "reference", "state", "amount")
 }
 
-// holds has all of them, beginning with those that wait for people.
-var holds = []client.OrderHold{
-	client.OrderHoldAttention, client.OrderHoldApproval, client.OrderHoldPaused, client.OrderHoldCallback,
-	client.OrderHoldRetry, client.OrderHoldQueued, client.OrderHoldScheduled,
-}
-
 func holdsCommand() *cobra.Command {
 	var only string
 	var limit int
@@ -532,9 +506,9 @@ func holdsCommand() *cobra.Command {
 		Example: "  pawl holds --hold attention\n  pawl holds --limit 0 -o json | jq -r 'select(.hold==\"attention\") | .orderId'\n" +
 			"  pawl holds --all --url \"http://cell0:3000 http://cell1:3000\"",
 	}, func(ctx context.Context, s *session, _ []string) error {
-		wanted := holds
+		wanted := holdWords
 		if only != "" {
-			wanted = []client.OrderHold{client.OrderHold(only)}
+			wanted = []string{only}
 		}
 		waiting, err := s.waiting(ctx, wanted)
 		if err != nil {
@@ -547,13 +521,13 @@ func holdsCommand() *cobra.Command {
 		return err
 	})
 	cmd.Flags().StringVar(&only, "hold", "", holdHelp)
-	completing(cmd, "hold", fixed(holds)...)
+	completing(cmd, "hold", holdWords...)
 	cmd.Flags().IntVar(&limit, "limit", 50, "maximum number of orders; 0: all")
 	return cmd
 }
 
 // waiting returns the orders on hold, oldest first.
-func (s *session) waiting(ctx context.Context, holds []client.OrderHold) (orders []client.Order, _ error) {
+func (s *session) waiting(ctx context.Context, holds []string) (orders []client.Order, _ error) {
 	for _, hold := range holds {
 		for order, err := range s.Orders(ctx, client.ListOrdersParams{Hold: client.ListOrdersParamsHold(hold), Limit: pageMost}) {
 			if err != nil {

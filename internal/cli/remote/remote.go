@@ -2,6 +2,7 @@
 package remote
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -178,13 +179,8 @@ func completing(cmd *cobra.Command, flag string, values ...string) {
 	})
 }
 
-// fixed are words as strings.
-func fixed[T ~string](words []T) (all []string) {
-	for _, word := range words {
-		all = append(all, string(word))
-	}
-	return all
-}
+// holdWords are what orders wait for, beginning with people.
+var holdWords = []string{"attention", "approval", "paused", "callback", "retry", "queued", "scheduled"}
 
 // statusWords are all statuses of orders.
 var statusWords = []string{"pending", "charging", "reserving", "confirming", "completed", "releasing", "refunding", "failed", "canceled"}
@@ -220,6 +216,25 @@ func show[T any](s *session, value *T, err error, table func(*T) error) error {
 	default:
 		return table(value)
 	}
+}
+
+// printCSV prints pages of lines, of which the first names the columns: the first limit of the others, or all if it is 0.
+func (s *session) printCSV(pages iter.Seq2[[]byte, error], limit int) error {
+	lines := 0
+	for text, err := range pages {
+		if err != nil {
+			return err
+		}
+		for line := range bytes.Lines(text) {
+			if lines++; limit > 0 && lines > limit+1 {
+				return nil
+			}
+			if _, err := s.out.Write(line); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // fields prints pairs of names and values, one per line. It leaves out empty values.
