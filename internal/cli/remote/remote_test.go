@@ -1,6 +1,7 @@
 package remote_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -14,7 +15,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -364,20 +364,15 @@ func newReceiver(t *testing.T) *receiver {
 // awaitDelivery waits until the newest delivery of an endpoint that a filter finds is so.
 func awaitDelivery(t *testing.T, url, filter string, so func(client.Delivery) bool) (number int64) {
 	t.Helper()
-	for until := time.Now().Add(2 * time.Minute); time.Now().Before(until); {
+	assert.Eventually(t, filter, func() bool {
 		var out bytes.Buffer
 		assert.NoError(t, execute(t.Context(), &out, url, "webhooks deliveries whe_1 -o json --limit 1 "+filter))
 		var d client.Delivery
-		if out.Len() > 0 {
-			assert.NoError(t, json.Unmarshal(out.Bytes(), &d))
-			if so(d) {
-				return d.Delivery
-			}
-		}
-		<-time.After(20 * time.Millisecond)
-	}
-	t.Fatal("in vain: ", filter)
-	return 0
+		err := json.Unmarshal(out.Bytes(), &d) // of nothing, while there is none
+		number = d.Delivery
+		return err == nil && so(d)
+	})
+	return number
 }
 
 func TestWebhooks(t *testing.T) {
@@ -427,50 +422,21 @@ func TestWebhooks(t *testing.T) {
 	}
 }
 
-// heard is what a command has printed so far.
-type heard struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (h *heard) Write(text []byte) (int, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.text.Write(text)
-}
-
-func (h *heard) find(pattern *regexp.Regexp) []string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return pattern.FindStringSubmatch(h.text.String())
-}
-
 var consoleLink = regexp.MustCompile(`as "([^"]+)": (http://127\.0\.0\.1:\d+)(/console\?key=\S+)\n`)
 
 // openConsole runs pawl console until the test ends, and returns its address and key.
 func openConsole(t *testing.T, line, url string) (as, address, link string) {
 	t.Helper()
 	ctx, end := context.WithCancel(context.WithoutCancel(t.Context()))
-	var said heard
-	ended := make(chan error, 1)
-	go func() { ended <- execute(ctx, &said, url, line) }()
+	out, ended := follow(ctx, url, line)
 	t.Cleanup(func() {
 		end()
 		assert.Succeeds(t, <-ended, "it ends with")
 	})
-	for limit := time.Now().Add(time.Minute); time.Now().Before(limit); {
-		if found := said.find(consoleLink); found != nil {
-			return found[1], found[2], found[3]
-		}
-		select {
-		case err := <-ended:
-			ended <- err
-			t.Fatal(err)
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
-	t.Fatal("it says nothing")
-	return "", "", ""
+	said, err := bufio.NewReader(out).ReadString('\n')
+	found := consoleLink.FindStringSubmatch(said)
+	assert.Require(t, found != nil, said, err)
+	return found[1], found[2], found[3]
 }
 
 // TestConsole: on this machine one may do what the token may do at the service, and nothing else is there.
