@@ -87,42 +87,31 @@ func TestWhatIsSent(t *testing.T) {
 		sent = r
 		fmt.Fprint(w, `{}`)
 	})
-	at := time.Date(2026, 11, 22, 1, 2, 3, 4000, time.UTC)
+	ctx, order := t.Context(), ProcessBody{OrderID: "a", Amount: "1", Item: "b"}
+	list := ListOrdersParams{Status: []Status{StatusFailed, StatusCanceled}, CreatedTo: time.Date(2026, 11, 22, 1, 2, 3, 4000, time.UTC), Limit: 3}
 	for name, use := range map[string]struct {
-		call func(context.Context) error
+		call func() error
 		url  string
 		key  string // "-": one that was made
 	}{
-		"a list": {func(ctx context.Context) error {
-			_, err := c.ListOrders(ctx, ListOrdersParams{Status: []Status{StatusFailed, StatusCanceled}, CreatedTo: at, Limit: 3})
-			return err
-		}, "/shop/api/orders?createdTo=2026-11-22T01%3A02%3A03.000004Z&limit=3&status=failed%2Ccanceled", ""},
-		"an order": {func(ctx context.Context) error {
-			_, err := c.ProcessOrder(ctx, ProcessBody{OrderID: "a", Amount: "1", Item: "b"})
-			return err
-		}, "/shop/api/orders/process", ""},
-		"an order with a key": {func(ctx context.Context) error {
-			_, err := c.ProcessOrder(ctx, ProcessBody{OrderID: "a", Amount: "1", Item: "b"}, ProcessOrderParams{IdempotencyKey: "mine"})
-			return err
-		}, "/shop/api/orders/process", "mine"},
-		"a verb": {func(ctx context.Context) error {
-			_, err := c.CancelOrder(ctx, "a/b", VerbBody{})
-			return err
-		}, "/shop/api/orders/a%2Fb/cancel", "-"},
-		"a dry run": {func(ctx context.Context) error {
-			_, err := c.CancelOrder(ctx, "a", VerbBody{}, CancelOrderParams{DryRun: true})
-			return err
-		}, "/shop/api/orders/a/cancel?dryRun=true", "-"},
-		"without a body": {func(ctx context.Context) error {
-			_, err := call[Order](ctx, c, request{http.MethodPost, "/api/x", CancelOrderParams{}, nil}, nil)
-			return err
+		"a list": {func() error { return assert.Err(c.ListOrders(ctx, list)) },
+			"/shop/api/orders?createdTo=2026-11-22T01%3A02%3A03.000004Z&limit=3&status=failed%2Ccanceled", ""},
+		"an order": {func() error { return assert.Err(c.ProcessOrder(ctx, order)) }, "/shop/api/orders/process", ""},
+		"an order with a key": {func() error {
+			return assert.Err(c.ProcessOrder(ctx, order, ProcessOrderParams{IdempotencyKey: "mine"}))
+		},
+			"/shop/api/orders/process", "mine"},
+		"a verb": {func() error { return assert.Err(c.CancelOrder(ctx, "a/b", VerbBody{})) }, "/shop/api/orders/a%2Fb/cancel", "-"},
+		"a dry run": {func() error { return assert.Err(c.CancelOrder(ctx, "a", VerbBody{}, CancelOrderParams{DryRun: true})) },
+			"/shop/api/orders/a/cancel?dryRun=true", "-"},
+		"without a body": {func() error {
+			return assert.Err(call[Order](ctx, c, request{http.MethodPost, "/api/x", CancelOrderParams{}, nil}, nil))
 		}, "/shop/api/x", "-"},
-		"a verb with a name": {func(ctx context.Context) error {
-			_, err := c.CancelOrder(ctx, "a", VerbBody{RequestID: "mine"})
-			return err
-		}, "/shop/api/orders/a/cancel", ""},
+		"a verb with a name": {func() error {
+			return assert.Err(c.ApplyVerb(ctx, OrderVerb{"a/b", "refund", &RefundBody{RequestID: "mine"}}))
+		}, "/shop/api/orders/a%2Fb/refunds", ""},
 	} {
-		assert.NoError(t, use.call(t.Context()), name)
+		assert.NoError(t, use.call(), name)
 		key := sent.Header.Get("Idempotency-Key")
 		assert.True(t, sent.URL.RequestURI() == use.url && (use.key == "-") == (len(key) == len(NewID())) && (use.key == "-" || key == use.key),
 			name, "sent", sent.URL.RequestURI(), "with the key", key)
@@ -157,9 +146,8 @@ func TestLostConnections(t *testing.T) {
 			return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(`{}`))}, nil
 		})}})
 		assert.NoError(t, err)
-		if _, err := c.Livez(t.Context()); tries.Load() != lost.tries || (err == nil) != (lost.tries == 2) {
-			t.Errorf("%v: %d tries, and then %v", lost.err, tries.Load(), err)
-		}
+		_, err = c.Livez(t.Context())
+		assert.True(t, tries.Load() == lost.tries && (err == nil) == (lost.tries == 2), lost.err, tries.Load(), "tries, and then", err)
 	}
 }
 

@@ -1,7 +1,6 @@
 package access
 
 import (
-	"bytes"
 	"cmp"
 	"crypto"
 	"crypto/ecdsa"
@@ -81,19 +80,18 @@ type testKey struct {
 }
 
 func newRSA(id string) testKey {
-	private, err := rsa.GenerateKey(rand.Reader, 2048)
-	if err != nil {
-		panic(err)
-	}
-	return testKey{id, oidc.RS256, private}
+	return testKey{id, oidc.RS256, must(rsa.GenerateKey(rand.Reader, 2048))}
 }
 
 func newECDSA(id string) testKey {
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	return testKey{id, oidc.ES256, must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))}
+}
+
+func must[T any](value T, err error) T {
 	if err != nil {
 		panic(err)
 	}
-	return testKey{id, oidc.ES256, private}
+	return value
 }
 
 // Making RSA keys takes long under the race detector.
@@ -107,11 +105,7 @@ func (i *testIssuer) claims(changes map[string]any) string {
 	}
 	maps.Copy(all, changes)
 	maps.DeleteFunc(all, func(_ string, v any) bool { return v == nil })
-	text, err := json.Marshal(all)
-	if err != nil {
-		panic(err)
-	}
-	return string(text)
+	return string(must(json.Marshal(all)))
 }
 
 func (i *testIssuer) token(k testKey, changes map[string]any) string {
@@ -124,19 +118,8 @@ func (i *testIssuer) tokenWith(k testKey, header, changes map[string]any) string
 	for name, value := range header {
 		options.ExtraHeaders[jose.HeaderKey(name)] = value
 	}
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.SignatureAlgorithm(k.algorithm), Key: k.private}, options)
-	if err != nil {
-		panic(err)
-	}
-	signed, err := signer.Sign([]byte(i.claims(changes)))
-	if err != nil {
-		panic(err)
-	}
-	token, err := signed.CompactSerialize()
-	if err != nil {
-		panic(err)
-	}
-	return token
+	signer := must(jose.NewSigner(jose.SigningKey{Algorithm: jose.SignatureAlgorithm(k.algorithm), Key: k.private}, options))
+	return must(must(signer.Sign([]byte(i.claims(changes)))).CompactSerialize())
 }
 
 // trusting is what a service has that trusts the issuer.
@@ -150,10 +133,10 @@ func (i *testIssuer) trusting(t *testing.T) *issuer {
 }
 
 // wantRefused wants a credential to be told as not good, and as nothing else.
-func wantRefused(t *testing.T, err error) {
+func wantRefused(t *testing.T, err error, of ...any) {
 	t.Helper()
 	refused, ok := errors.AsType[*NotIdentified](err)
-	assert.True(t, ok && refused.Invalid, err, "want a refusal")
+	assert.True(t, ok && refused.Invalid, append(of, "want a refusal", err)...)
 }
 
 func TestOIDC(t *testing.T) {
@@ -207,10 +190,7 @@ func TestOIDCSubjects(t *testing.T) {
 	seen := map[string]string{Local.Name: "", Anonymous.Name: "", "system": "", "token:shop-web": ""}
 	for _, subject := range others {
 		p, err := trusting.identify(t.Context(), i.token(firstKey, map[string]any{"sub": subject}))
-		if err != nil {
-			t.Errorf("%q: %v", subject, err)
-			continue
-		}
+		assert.NoError(t, err, subject)
 		other, taken := seen[p.Name]
 		assert.True(t, !taken, subject, "is", p.Name, "which is", other)
 		seen[p.Name] = subject
@@ -224,8 +204,7 @@ func TestOIDCSubjects(t *testing.T) {
 		"a letter of another script": "\u0443-17", "a full-width letter": "\uff55-17", "U+FFFD": "\ufffd", "private": "\ue000",
 	} {
 		_, err := trusting.identify(t.Context(), i.token(firstKey, map[string]any{"sub": subject}))
-		refused, ok := errors.AsType[*NotIdentified](err)
-		assert.True(t, ok && refused.Invalid, "a subject that is", name, err)
+		wantRefused(t, err, "a subject that is", name)
 	}
 }
 
@@ -292,15 +271,8 @@ func unsigned(i *testIssuer, algorithm string) string {
 
 // hmacWithPublicKey is a token whose secret is what everybody knows.
 func hmacWithPublicKey(i *testIssuer) string {
-	der, err := x509.MarshalPKIXPublicKey(firstKey.private.Public())
-	if err != nil {
-		panic(err)
-	}
-	var text bytes.Buffer
-	if err := pem.Encode(&text, &pem.Block{Type: "PUBLIC KEY", Bytes: der}); err != nil {
-		panic(err)
-	}
-	return oidctest.SignIDToken(text.Bytes(), firstKey.id, "HS256", i.claims(nil))
+	text := pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: must(x509.MarshalPKIXPublicKey(firstKey.private.Public()))})
+	return oidctest.SignIDToken(text, firstKey.id, "HS256", i.claims(nil))
 }
 
 // clock is a time that tests set.

@@ -191,12 +191,8 @@ func TestMigrate(t *testing.T) {
 	migrate("up")
 	left := pending()
 	assert.True(t, len(left) == 0 && hasOrders(t, url), "still pending", left)
-	if status := migrate("status"); !regexp.MustCompile(`(?m)^00001_orders\.sql +\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$`).MatchString(status) {
-		t.Errorf("status:\n%s", status)
-	}
-	if status := migrate("status", "-o", "json"); !regexp.MustCompile(`(?m)^\{"name":"00001_orders\.sql","applied":true,"appliedAt":"\S+"\}$`).MatchString(status) {
-		t.Errorf("status:\n%s", status)
-	}
+	matches(t, migrate("status"), `00001_orders\.sql +\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ\n(.*\n)+`)
+	matches(t, migrate("status", "-o", "json"), `\{"name":"00001_orders\.sql","applied":true,"appliedAt":"\S+"\}\n(.*\n)+`)
 	for i := range all {
 		migrate("down")
 		assert.Equal(t, len(pending()), i+1, "after steps down are pending")
@@ -248,12 +244,11 @@ func TestMigrateDownRefuses(t *testing.T) {
 // admitted puts an order into a database.
 func admitted(t *testing.T, database *dbtest.Database) {
 	t.Helper()
-	if _, err := database.Pool.Exec(t.Context(), `WITH o AS (
+	_, err := database.Pool.Exec(t.Context(), `WITH o AS (
 		INSERT INTO orders (status, fence, due_at, order_id, currency, item, amount)
 			VALUES ('charging', 1, now(), 'order 1', 'EUR', 'lamp', 5) RETURNING order_no)
-		INSERT INTO transitions (order_no, seq, from_status, to_status, fence) SELECT order_no, 1, 'pending', 'charging', 1 FROM o`); err != nil {
-		t.Fatal(err)
-	}
+		INSERT INTO transitions (order_no, seq, from_status, to_status, fence) SELECT order_no, 1, 'pending', 'charging', 1 FROM o`)
+	assert.NoError(t, err)
 }
 
 // TestCommandsFindTheRunningService is about our own database while another process uses it: in a folder whose name is
@@ -424,10 +419,8 @@ func TestDoctor(t *testing.T) {
 		checkLine(t, c.line, c.code, c.prints)
 	}
 	var report doctor.Report
-	if err := json.Unmarshal([]byte(printed(t, strings.Fields("doctor -o json --allow-data-loss"+at)...)),
-		&report); err != nil || len(report.Findings) < 9 {
-		t.Errorf("%+v: %v", report, err)
-	}
+	err := json.Unmarshal([]byte(printed(t, strings.Fields("doctor -o json --allow-data-loss"+at)...)), &report)
+	assert.True(t, err == nil && len(report.Findings) >= 9, report, err)
 }
 
 func TestUnknownVariables(t *testing.T) {

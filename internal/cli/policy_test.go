@@ -80,12 +80,11 @@ func TestServePolicy(t *testing.T) {
 	t.Run("an old file does not push a new one aside, and says so", func(t *testing.T) {
 		t.Parallel()
 		query := db.New(dbtest.New(t).Pool)
-		if said := served(t, query, firstPolicy); !strings.Contains(said, "the policy is active") || strings.Contains(said, "WARN") {
-			t.Error(said)
-		}
+		said := served(t, query, firstPolicy)
+		assert.True(t, strings.Contains(said, "the policy is active") && !strings.Contains(said, "WARN"), said)
 		served(t, query, secondPolicy)
 		assert.Equal(t, served(t, query, secondPolicy), "", "nothing is new")
-		said := served(t, query, firstPolicy)
+		said = served(t, query, firstPolicy)
 		for _, part := range []string{"level=WARN", "version=1 active=2", `"pawl policy activate 1"`} {
 			assert.Contains(t, said, part)
 		}

@@ -58,8 +58,6 @@ func TestProcessorsAreTriedOnceAMinute(t *testing.T) {
 func TestGarbagePercent(t *testing.T) {
 	t.Parallel()
 	for live, want := range map[uint64]int{0: 200, 4 << 20: 200, 24 << 20: 200, 64 << 20: 75, 80 << 20: 60, 1 << 30: 25} {
-		if got := garbagePercent(live); got != want {
-			t.Errorf("%d bytes are live: %d %%, want %d", live, got, want)
-		}
+		assert.Equal(t, garbagePercent(live), want, live, "bytes are live")
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"math/big"
@@ -95,9 +96,9 @@ func TestServeLooksAtThePortBeforeItMakesADatabase(t *testing.T) {
 	_, port, _ := net.SplitHostPort(taken.Addr().String())
 	dir := dataFolder(t)
 	_, err = execute(t, "serve", "--listen", "127.0.0.1", "--port", port, "--data-dir", dir)
-	if _, statErr := os.Stat(dir); exitCode(err) != exitFailure || !strings.Contains(err.Error(), "another program uses 127.0.0.1:"+port+"; choose another port") || !os.IsNotExist(statErr) {
-		t.Errorf("error %v; %s: %v", err, dir, statErr)
-	}
+	assert.Equal(t, exitCode(err), exitFailure, err)
+	assert.Contains(t, fmt.Sprint(err), "another program uses 127.0.0.1:"+port+"; choose another port")
+	assert.ErrorIs(t, assert.Err(os.Stat(dir)), os.ErrNotExist)
 }
 
 func TestAnnouncement(t *testing.T) {
@@ -157,14 +158,11 @@ func TestAnOpenServiceSaysSo(t *testing.T) {
 		assert.Require(t, gatherErr == nil && len(families) == 1, families, gatherErr)
 		return said.String(), families[0].GetMetric()[0].GetGauge().GetValue(), err
 	}
-	if log, open, err := start(authOnceThereIsAToken); err != nil || open != 1 ||
-		!strings.Contains(log, "pawl token create") || !strings.Contains(log, "WARN") {
-		t.Errorf("open: %v, %v: %s", err, open, log)
-	}
-	if _, _, err := start(authRequired); exitCode(err) != exitConfig || !strings.Contains(err.Error(), "pawl token create") {
-		t.Errorf("where a token is required: %v", err)
-	}
-	_, err := access.Create(t.Context(), db.New(database.Pool), access.Template{Name: "shop", Lifetime: time.Hour, Actor: "test"})
+	log, open, err := start(authOnceThereIsAToken)
+	assert.True(t, err == nil && open == 1 && strings.Contains(log, "pawl token create") && strings.Contains(log, "WARN"), log, open, err)
+	_, _, err = start(authRequired)
+	assert.True(t, exitCode(err) == exitConfig && strings.Contains(err.Error(), "pawl token create"), "where a token is required", err)
+	_, err = access.Create(t.Context(), db.New(database.Pool), access.Template{Name: "shop", Lifetime: time.Hour, Actor: "test"})
 	assert.NoError(t, err)
 	for _, auth := range []string{authOnceThereIsAToken, authRequired} {
 		log, open, err := start(auth)
@@ -245,9 +243,7 @@ func TestBothNamesOfThisMachineAreServed(t *testing.T) {
 	assert.NoError(t, err)
 	defer closeAll(listeners)
 	assert.True(t, len(listeners) == 1 && onLoopback(listeners), len(listeners), "listeners on a port that is picked")
-	if _, err := listenAll(t.Context(), []string{"192.0.2.77"}, "0"); err == nil { // no address of this machine
-		t.Error("listens on the address of another machine")
-	}
+	assert.True(t, assert.Err(listenAll(t.Context(), []string{"192.0.2.77"}, "0")) != nil, "listens on the address of another machine")
 }
 
 func TestConnectionsLeaveFilesForTheWork(t *testing.T) {
@@ -294,9 +290,8 @@ func TestCertificatesAreReplaced(t *testing.T) {
 	serial := func() int64 { return serialOf(t, e.address().String()) }
 	assert.Equal(t, serial(), 1, "serves certificate")
 	keyPairText{second.cert, first.key}.write(t, &cfg, time.Minute) // half of the new one
-	if n := serial(); n != 1 || !strings.Contains(log.String(), "is not valid") {
-		t.Errorf("serves certificate %d, with the key of another; logged\n%s", n, &log)
-	}
+	assert.Equal(t, serial(), 1, "serves certificate, with the key of another")
+	assert.Contains(t, log.String(), "is not valid")
 	second.write(t, &cfg, 2*time.Minute)
 	assert.Equal(t, serial(), 2, "the certificate after it was replaced; logged", log.String())
 	_, err = tls.Dial("tcp", e.address().String(), &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS11})

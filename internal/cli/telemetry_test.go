@@ -127,13 +127,11 @@ func TestMetricsOfSteps(t *testing.T) {
 // deliver inserts a message for a webhook endpoint that does not answer.
 func (w *watched) deliver(t *testing.T) {
 	t.Helper()
-	if _, err := w.Pool.Exec(t.Context(), `WITH e AS (
+	_, err := w.Pool.Exec(t.Context(), `WITH e AS (
 		INSERT INTO webhook_endpoints (url, secret, event_no, created_by) VALUES ('http://127.0.0.1:1', $1, 0, 'test') RETURNING endpoint_no)
 		INSERT INTO webhook_deliveries (endpoint_no, delivery_no, type, event_id, subject, body, due_at)
-			SELECT endpoint_no, 1, 'x', 'x', 'x', '{}', now() FROM e`,
-		signing.NewSecret()); err != nil {
-		t.Fatal(err)
-	}
+			SELECT endpoint_no, 1, 'x', 'x', 'x', '{}', now() FROM e`, signing.NewSecret())
+	assert.NoError(t, err)
 	d := webhooks.NewDeliverer(w.query, events.NewReader(w.query, w.orders.Orders), webhooks.Config{AllowPrivate: true, Registerer: w.registry})
 	d.Start()
 	t.Cleanup(func() { d.Stop(context.WithoutCancel(t.Context())) })
@@ -429,8 +427,7 @@ func TestSpansOfRequests(t *testing.T) {
 		assert.True(t, span.Name == want.name && route == want.route && status == want.status && span.Status.Code == want.code &&
 			span.SpanKind == trace.SpanKindServer, span.Name, "route", route, "status", status, span.Status.Code, "want", want)
 	}
-	if p := spans[0].Parent; p.TraceID().String() != "0af7651916cd43dd8448eb211c80319c" || p.SpanID().String() != "b7ad6b7169203331" || !p.IsRemote() {
-		t.Errorf("the parent is %v", p)
-	}
+	p := spans[0].Parent
+	assert.True(t, p.TraceID().String() == "0af7651916cd43dd8448eb211c80319c" && p.SpanID().String() == "b7ad6b7169203331" && p.IsRemote(), p)
 	assert.True(t, !spans[2].Parent.IsValid(), "nonsense is no parent")
 }

@@ -119,11 +119,7 @@ func (s *Endpoints) noDelivery(ctx context.Context, which db.WebhookDeliveryShow
 // Resend sends a delivery again as if it were new, whatever its state: at once, or when earlier deliveries of its order
 // or item are finished. Errors: orders.ErrKeyReused.
 func (s *Endpoints) Resend(ctx context.Context, endpointID string, deliveryNo int64, by By) (Delivery, error) {
-	look := func() (db.WebhookEndpoint, error) {
-		now, _, err := s.lookAtDelivery(ctx, endpointID, deliveryNo)
-		return now, err
-	}
-	r := requestFor(by, look, "resend", endpointID, deliveryNo)
+	r := requestFor(by, s.lookAtDelivery(ctx, endpointID, deliveryNo, false), "resend", endpointID, deliveryNo)
 	if _, _, err := s.resend(ctx, r, db.WebhookDeliveriesResendParams{DeliveryNo: &deliveryNo}); err != nil {
 		return Delivery{}, err
 	}
@@ -155,14 +151,7 @@ func (s *Endpoints) resend(ctx context.Context, r *request, p db.WebhookDeliveri
 
 // Skip gives up a delivery, so that later ones continue. Errors: ErrFinished, orders.ErrKeyReused.
 func (s *Endpoints) Skip(ctx context.Context, endpointID string, deliveryNo int64, by By) (Delivery, error) {
-	look := func() (db.WebhookEndpoint, error) {
-		now, d, err := s.lookAtDelivery(ctx, endpointID, deliveryNo)
-		if err == nil && d.FinishedAt != nil {
-			err = ErrFinished
-		}
-		return now, err
-	}
-	r := requestFor(by, look, "skip", endpointID, deliveryNo)
+	r := requestFor(by, s.lookAtDelivery(ctx, endpointID, deliveryNo, true), "skip", endpointID, deliveryNo)
 	_, _, err := once(ctx, s, r, func(now db.WebhookEndpoint) (int64, error) {
 		return s.query.WebhookDeliverySkip(ctx, db.WebhookDeliverySkipParams{
 			Actor: r.Actor, OnBehalfOf: db.Optional(r.OnBehalfOf), Reason: db.Optional(r.Reason),
@@ -176,10 +165,17 @@ func (s *Endpoints) Skip(ctx context.Context, endpointID string, deliveryNo int6
 	return s.Delivery(ctx, endpointID, deliveryNo)
 }
 
-// lookAtDelivery reads a delivery and its endpoint.
-func (s *Endpoints) lookAtDelivery(ctx context.Context, endpointID string, deliveryNo int64) (now db.WebhookEndpoint, d Delivery, err error) {
-	if now, err = s.look(ctx, At{ID: endpointID})(); err == nil {
-		d, err = s.Delivery(ctx, endpointID, deliveryNo)
+// lookAtDelivery returns a function that reads the endpoint of a delivery, which must exist, or even be unfinished.
+func (s *Endpoints) lookAtDelivery(ctx context.Context, endpointID string, deliveryNo int64, unfinished bool) func() (db.WebhookEndpoint, error) {
+	return func() (db.WebhookEndpoint, error) {
+		now, err := s.endpoint(ctx, numberOf(endpointID))
+		if err != nil {
+			return now, err
+		}
+		d, err := s.Delivery(ctx, endpointID, deliveryNo)
+		if err == nil && unfinished && d.FinishedAt != nil {
+			err = ErrFinished
+		}
+		return now, err
 	}
-	return now, d, err
 }

@@ -36,10 +36,9 @@ func TestGone(t *testing.T) {
 		Type string
 		Data struct{ EndpointID, URL, Reason string }
 	}
-	if err := json.Unmarshal([]byte(other.got()[0].body), &m); err != nil || m.Type != "webhook_endpoint.disabled" ||
-		m.Data.EndpointID != webhooks.EndpointID(no) || m.Data.URL != gone.URL || m.Data.Reason != "it answered 410 Gone" {
-		t.Errorf("%s, %v", other.got()[0].body, err)
-	}
+	err := json.Unmarshal([]byte(other.got()[0].body), &m)
+	assert.True(t, err == nil && m.Type == "webhook_endpoint.disabled" && m.Data.EndpointID == webhooks.EndpointID(no) &&
+		m.Data.URL == gone.URL && m.Data.Reason == "it answered 410 Gone", other.got()[0].body, err)
 	assert.True(t, len(gone.got()) == 1 && len(off.got()) == 0,
 		len(gone.got()), "requests to the one that is gone", len(off.got()), "to the one that was disabled")
 	waiting := one[string](s, `SELECT string_agg(concat(regexp_replace(event_id, '_[^_]*$', ''), state, attempts, log -> 0 ->> 'status', log -> 0 ->> 'answer'), ' '
@@ -88,11 +87,10 @@ func TestRetryAfter(t *testing.T) {
 		s.eventually("it is left alone", func() bool {
 			return one[bool](s, `SELECT count(*) FILTER (WHERE paused_until > now() AND failures = $1) = 1 FROM webhook_endpoints`, order+1)
 		})
-		if paused := one[string](s, `SELECT to_char(date_trunc('minute', paused_until - d.attempted_at + interval '30 s'), 'HH24:MI')
+		paused := one[string](s, `SELECT to_char(date_trunc('minute', paused_until - d.attempted_at + interval '30 s'), 'HH24:MI')
 			FROM webhook_endpoints JOIN webhook_deliveries AS d USING (endpoint_no)
-				WHERE d.event_id ^@ $1`, []string{"evt_1_1_", "evt_2_1_"}[order]); paused != want {
-			t.Errorf("paused for %s, want %s", paused, want)
-		}
+				WHERE d.event_id ^@ $1`, []string{"evt_1_1_", "evt_2_1_"}[order])
+		assert.Equal(t, paused, want, "paused for")
 	}
 	assert.True(t, one[bool](s, `SELECT due_at > attempted_at + interval '9 minutes' FROM webhook_deliveries WHERE event_id ^@ 'evt_1_1_'`), s.state())
 	assert.Equal(t, len(r.got()), 2, "requests")
@@ -381,9 +379,8 @@ func TestChangesWhileAnAttemptIsUnderWay(t *testing.T) {
 	s.eventually("the one with another secret has all", s.finished(turnedNo, 6))
 	s.inOrder(turned.got(), 3, 2)
 	signatures := func(g received) int { return len(strings.Fields(g.header.Get("Webhook-Signature"))) }
-	if got := turned.got(); len(got) != 6 || signatures(got[0]) != 1 || signatures(got[5]) != 2 {
-		t.Errorf("%d requests; the first has %d signatures, the last %d", len(got), signatures(got[0]), signatures(got[len(got)-1]))
-	}
+	got := turned.got()
+	assert.True(t, len(got) == 6 && signatures(got[0]) == 1 && signatures(got[5]) == 2, got)
 	s.eventually("the deleted one is gone", func() bool {
 		return one[int](s, `SELECT count(*) FROM webhook_endpoints WHERE endpoint_no = $1`, goneNo) == 0 &&
 			one[int](s, `SELECT count(*) FROM webhook_deliveries WHERE endpoint_no = $1`, goneNo) == 0

@@ -57,9 +57,8 @@ func TestEndpointIsMadeOnce(t *testing.T) {
 	assert.ErrorIs(t, assert.Err(b.Create(t.Context(), want, by("1"))), orders.ErrKeyReused, "another payload:")
 	id := webhooks.EndpointID(first.EndpointNo)
 	read, err := b.Get(t.Context(), id)
-	if all, listErr := b.List(t.Context()); err != nil || listErr != nil || len(all) != 2 || read.Secret+all[0].Secret != "" || read.Url != first.Url {
-		t.Errorf("%+v, %v; %+v, %v", read, err, all, listErr)
-	}
+	all, listErr := b.List(t.Context())
+	assert.True(t, err == nil && listErr == nil && len(all) == 2 && read.Secret+all[0].Secret == "" && read.Url == first.Url, read, err, all, listErr)
 	for _, absent := range []string{"whe_0", "whe_01", "whe_99", "whe_x", "1", ""} {
 		assert.ErrorIs(t, assert.Err(b.Get(t.Context(), absent)), orders.ErrNotFound, absent)
 	}
@@ -110,11 +109,10 @@ func TestChangesOfEndpoints(t *testing.T) {
 	assert.ErrorIs(t, assert.Err(b.Stop(t.Context(), webhooks.At{ID: id}, webhooks.Deleted, by("6"))), orders.ErrNotFound,
 		"deleted by another request")
 	var events []string
-	if err := b.Pool.QueryRow(t.Context(), `SELECT array_agg(event ORDER BY at) FROM books.access_log
-		WHERE subject = $1 AND (actor, on_behalf_of, detail) = ('token:ops', 'maria', 'a test')`, id).Scan(&events); err != nil ||
-		!slices.Equal(events, []string{"webhook_endpoint_changed", "webhook_endpoint_disabled", "webhook_endpoint_enabled", "webhook_endpoint_deleted"}) {
-		t.Errorf("the access log has %q, %v", events, err)
-	}
+	err = b.Pool.QueryRow(t.Context(), `SELECT array_agg(event ORDER BY at) FROM books.access_log
+		WHERE subject = $1 AND (actor, on_behalf_of, detail) = ('token:ops', 'maria', 'a test')`, id).Scan(&events)
+	assert.NoError(t, err)
+	assert.Equal(t, events, []string{"webhook_endpoint_changed", "webhook_endpoint_disabled", "webhook_endpoint_enabled", "webhook_endpoint_deleted"})
 }
 
 func TestTooManyEndpoints(t *testing.T) {
@@ -281,16 +279,10 @@ func TestWhatPeopleAskOfDeliveries(t *testing.T) {
 			func(id string, who webhooks.By) error { _, err := b.Resend(t.Context(), id, 2, who); return err },
 			"1 exhausted, 2 pending"},
 		{"recover", []string{"1 a exhausted", "2 a pending", "3 b exhausted", "4 c delivered"},
-			func(id string, who webhooks.By) error {
-				_, err := b.Recover(t.Context(), id, since, who)
-				return err
-			},
+			func(id string, who webhooks.By) error { return assert.Err(b.Recover(t.Context(), id, since, who)) },
 			"1 pending!, 2 pending, 3 pending!, 4 delivered"},
 		{"recover what was given up later", []string{"1 a exhausted"},
-			func(id string, who webhooks.By) error {
-				_, err := b.Recover(t.Context(), id, later, who)
-				return err
-			},
+			func(id string, who webhooks.By) error { return assert.Err(b.Recover(t.Context(), id, later, who)) },
 			"1 exhausted"},
 		{"enable from where it stood", []string{"1 a exhausted", "2 b pending", "3 b pending"},
 			func(id string, who webhooks.By) error { _, err := b.Enable(t.Context(), id, false, who); return err },
@@ -312,10 +304,8 @@ func TestWhatPeopleAskOfDeliveries(t *testing.T) {
 			changes := one[int](b.shop, `SELECT count(*) FROM webhook_changes WHERE request_id = $2 AND endpoint_no = $1`, no, c.name)
 			seq := one[int](b.shop, `SELECT seq FROM webhook_endpoints WHERE endpoint_no = $1`, no)
 			assert.True(t, changes == 1 && seq == 1, changes, "changes, seq", seq)
-			if at := one[int](b.shop, `SELECT event_no FROM webhook_endpoints
-				WHERE endpoint_no = $1`, no); (at == 41) != strings.Contains(c.name, "from now") {
-				t.Errorf("it stands at %d", at)
-			}
+			at := one[int](b.shop, `SELECT event_no FROM webhook_endpoints WHERE endpoint_no = $1`, no)
+			assert.Equal(t, at == newest, strings.Contains(c.name, "from now"), "it stands at", at)
 		})
 	}
 }
