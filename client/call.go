@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// request is made by the method of an operation: body is nil or a struct for JSON, and params is nil or the empty
-// struct of its parameters, whose tags say where each field goes.
+// request is made by the method of an operation: body is nil or a struct for JSON, and params is nil or the struct of its
+// parameters, which are empty unless an option has them. Its tags say where each field goes.
 type request struct {
 	method, path string
 	params, body any

@@ -127,7 +127,7 @@ func (c *Client) Orders(ctx context.Context, filter ListOrdersParams) iter.Seq2[
 // the first begins with the names of the columns. It ends after the first error.
 func (c *Client) OrdersCSV(ctx context.Context, filter ListOrdersParams) iter.Seq2[[]byte, error] {
 	filter.Format = "csv"
-	return c.tables(ctx, request{http.MethodGet, "/api/orders", ListOrdersParams{}, nil}, func(cursor string) CallOption {
+	return c.tables(ctx, "/api/orders", func(cursor string) any {
 		filter.Cursor = cmp.Or(cursor, filter.Cursor)
 		return filter
 	})
@@ -137,7 +137,7 @@ func (c *Client) OrdersCSV(ctx context.Context, filter ListOrdersParams) iter.Se
 // It ends after the first error.
 func (c *Client) MoneyMovementsCSV(ctx context.Context, filter ListMoneyMovementsParams) iter.Seq2[[]byte, error] {
 	filter.Format = "csv"
-	return c.tables(ctx, request{http.MethodGet, "/api/money-movements", ListMoneyMovementsParams{}, nil}, func(cursor string) CallOption {
+	return c.tables(ctx, "/api/money-movements", func(cursor string) any {
 		filter.Cursor = cmp.Or(cursor, filter.Cursor)
 		return filter
 	})
@@ -162,13 +162,13 @@ func Period(name string) (from, to time.Time, err error) {
 	return from, from.AddDate(0, 0, 1), nil
 }
 
-// tables yields the pages of a list as CSV.
-func (c *Client) tables(ctx context.Context, of request, page func(cursor string) CallOption) iter.Seq2[[]byte, error] {
+// tables yields the pages of a list as CSV. page returns the parameters of the page after a cursor.
+func (c *Client) tables(ctx context.Context, path string, page func(cursor string) any) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		for first, cursor := true, ""; first || cursor != ""; first = false {
 			var text []byte
 			var answer http.Response
-			err := c.do(ctx, of, &text, []CallOption{page(cursor), WithResponse(&answer)})
+			err := c.do(ctx, request{http.MethodGet, path, page(cursor), nil}, &text, []CallOption{WithResponse(&answer)})
 			if _, lines, named := bytes.Cut(text, []byte("\r\n")); named && !first {
 				text = lines
 			}
@@ -183,8 +183,8 @@ func (c *Client) tables(ctx context.Context, of request, page func(cursor string
 
 // BooksCSV returns a table of a stored verification of the books as CSV: days, movements or months.
 func (c *Client) BooksCSV(ctx context.Context, number int64, table GetVerificationReportParamsTable) (text []byte, err error) {
-	path := fmt.Sprintf("/api/verifications/%d", number)
-	err = c.do(ctx, request{http.MethodGet, path, GetVerificationReportParams{}, nil}, &text, []CallOption{GetVerificationReportParams{Format: "csv", Table: table}})
+	params := GetVerificationReportParams{Format: "csv", Table: table}
+	err = c.do(ctx, request{http.MethodGet, fmt.Sprintf("/api/verifications/%d", number), params, nil}, &text, nil)
 	return text, err
 }
 

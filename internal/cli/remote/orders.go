@@ -19,20 +19,21 @@ import (
 )
 
 func ordersCommand() *cobra.Command {
-	commands := []*cobra.Command{
-		ordersListCommand(), ordersShowCommand(), ordersWatchCommand(), ordersProcessCommand(), ordersImportCommand(), ordersRefundCommand(), ordersCaptureCommand(), ordersVoidCommand(),
-		ordersRequestCommand(), ordersDisputeCommand(), ordersStepResultCommand(),
-	}
-	for _, v := range verbs {
-		commands = append(commands, verbCommand(v[0], v[1]))
-	}
 	return group("orders", "List, show, process and change orders",
 		"  pawl orders process order-1 --amount 99.99 --item widget\n"+
 			"  pawl orders list --status failed,canceled --since 24h\n"+
 			"  pawl orders show order-1\n"+
 			"  pawl orders import orders.ndjson\n"+
 			"  pawl orders cancel order-1 --reason \"the customer called\"\n"+
-			"  pawl orders list --limit 0 -o json | jq -r .orderId", commands...)
+			"  pawl orders list --limit 0 -o json | jq -r .orderId",
+		ordersListCommand(), ordersShowCommand(), ordersWatchCommand(), ordersProcessCommand(), ordersImportCommand(), ordersRefundCommand(),
+		ordersCaptureCommand(), ordersVoidCommand(), ordersRequestCommand(), ordersDisputeCommand(), ordersStepResultCommand(),
+		verbOfMany("cancel", "Cancel an order, and undo its completed steps"),
+		verbOfMany("retry", "Try the step of an order again now, or start a failed order again"),
+		verbOfMany("pause", "Pause an order"),
+		verbOfMany("resume", "Resume a paused order"),
+		verbOfMany("approve", "Approve an order that waits for approval"),
+		verbOfMany("reject", "Reject an order that waits for approval"))
 }
 
 func ordersListCommand() *cobra.Command {
@@ -328,18 +329,8 @@ func (s *session) printChange(o *client.Order) {
 	fmt.Fprintln(s.out, strings.TrimRight(fmt.Sprintf("%s  %s  %s", moment(time.Now()), status, output.Clean(line)), " "))
 }
 
-// verbs are those that several orders can be given.
-var verbs = [][2]string{
-	{"cancel", "Cancel an order, and undo its completed steps"},
-	{"retry", "Try the step of an order again now, or start a failed order again"},
-	{"pause", "Pause an order"},
-	{"resume", "Resume a paused order"},
-	{"approve", "Approve an order that waits for approval"},
-	{"reject", "Reject an order that waits for approval"},
-}
-
-// verbCommand sends a verb for several orders, one after the other. It continues after an error.
-func verbCommand(verb, short string) *cobra.Command {
+// verbOfMany makes a command that sends a verb for several orders, one after the other. It continues after an error.
+func verbOfMany(verb, short string) *cobra.Command {
 	var body client.VerbBody
 	var to client.CancelOrderParams
 	cmd := asking(&cobra.Command{
