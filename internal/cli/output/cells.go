@@ -1,9 +1,9 @@
 package output
 
 import (
+	"errors"
 	"fmt"
 	"io"
-	"strings"
 
 	"pawl/internal/cell"
 )
@@ -24,13 +24,7 @@ func (c Cell) String() string {
 // CellErrors are the errors of a command for several cells.
 type CellErrors []error
 
-func (e CellErrors) Error() string {
-	texts := make([]string, len(e))
-	for i, err := range e {
-		texts[i] = err.Error()
-	}
-	return strings.Join(texts, "\n")
-}
+func (e CellErrors) Error() string { return errors.Join(e...).Error() }
 
 // EachCell runs do for each cell, and prints the cell above what do prints. An error does not keep it from the other
 // cells. It is an error if they are not all cells, each once. The error is a CellErrors.
