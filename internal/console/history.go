@@ -14,10 +14,11 @@ import (
 // history is a page of what happened to an order: as a story, or as all moves and calls.
 type history struct {
 	Story   []chapter
-	Entries []entry // with Every
-	Oldest  bool    // oldest first
-	Every   bool
-	Next    string // the URL of the next page
+	Rows    []row   // all moves and calls
+	Entries []entry // the oldest first
+	Oldest  bool    // the story and the rows are, too
+	Every   bool    // shows the rows
+	Next    string  // the URL of the next page
 }
 
 // entry is a move, a call, or a move and the call that it recorded.
@@ -28,7 +29,43 @@ type entry struct {
 	ByHand bool // has a link to record that the effect was undone by hand
 }
 
-// Took is how long the provider took to answer.
+// row is an entry with the moves of Pawl that belong to it.
+type row struct {
+	entry
+	Before []*client.Transition // that led to it, such as a wake
+	Then   []*client.Transition // that the answer to its call made, such as a retry
+	Since  time.Duration        // the row before
+}
+
+// rowsOf puts entries into rows, the oldest first: a move that leaves the order in its state has no row beside that of a call.
+func rowsOf(entries []entry) (rows []row) {
+	var before []*client.Transition
+	for i, e := range entries {
+		stays := e.Move != nil && e.Call == nil && e.Move.From == e.Move.To && e.Move.Actor == "system"
+		last := len(rows) - 1
+		switch {
+		case stays && last >= 0 && rows[last].Call != nil && rows[last].Call.FinishedAt.Equal(e.At):
+			rows[last].Then = append(rows[last].Then, e.Move)
+		case stays && moveWords[e.Move.Verb] != "" && i < len(entries)-1:
+			before = append(before, e.Move)
+		default:
+			r := row{entry: e, Before: before}
+			if last >= 0 {
+				r.Since = e.At.Sub(rows[last].At).Round(time.Millisecond)
+			}
+			rows, before = append(rows, r), nil
+		}
+	}
+	return rows
+}
+
+// Moves are all moves of the row.
+func (r *row) Moves() []*client.Transition {
+	moves := slices.Concat(r.Before, []*client.Transition{r.Move}, r.Then)
+	return slices.DeleteFunc(moves, func(m *client.Transition) bool { return m == nil })
+}
+
+// Took is how long the provider took to answer; 0: it has not, or was not asked.
 func (e *entry) Took() time.Duration {
 	if e.Call == nil || e.Call.FinishedAt.IsZero() {
 		return 0
@@ -68,43 +105,30 @@ func (v *visit) history(order *client.Order) (*history, error) {
 			break
 		}
 	}
+	first, last := begins, h.Next == ""
+	if !h.Oldest {
+		slices.Reverse(h.Entries)
+		first, last = last, first
+	}
 	if v.may("settleStepOfOrder") {
 		h.offerByHand()
 	}
-	if !h.Every {
-		h.Story = h.tell(order, begins)
+	h.Rows, h.Story = rowsOf(h.Entries), storyOf(order, h.Entries, first, last)
+	if !h.Oldest {
+		slices.Reverse(h.Rows)
+		slices.Reverse(h.Story)
 	}
 	return h, nil
 }
 
-// tell tells the entries so far. begins: the page is the first one.
-func (h *history) tell(order *client.Order, begins bool) []chapter {
-	entries, first, last := slices.Clone(h.Entries), begins, h.Next == ""
-	if !h.Oldest {
-		slices.Reverse(entries)
-		first, last = last, first
-	}
-	story := storyOf(order, entries, first, last)
-	if !h.Oldest {
-		slices.Reverse(story)
-	}
-	return story
-}
-
 // offerByHand finds the last call on the page of each open undo: all of its calls say that it is open, but one link is enough.
 func (h *history) offerByHand() {
-	last := map[string]*entry{}
-	for i := range h.Entries {
-		e := &h.Entries[i]
+	offered := map[string]bool{}
+	for i, e := range slices.Backward(h.Entries) {
 		if c := e.Call; c != nil && c.UndoOpen {
 			undo := fmt.Sprint(c.Step, c.Generation)
-			if last[undo] == nil || h.Oldest {
-				last[undo] = e
-			}
+			h.Entries[i].ByHand, offered[undo] = !offered[undo], true
 		}
-	}
-	for _, e := range last {
-		e.ByHand = true
 	}
 }
 

@@ -120,12 +120,13 @@ func TestStory(t *testing.T) {
 		entries = append(entries, entry{At: at, Move: &client.Transition{At: at, From: from, To: to, Verb: verb, Actor: actor, Reason: reason}})
 	}
 	call := func(operation client.CallOperation, outcome client.CallOutcome, code, detail string) {
-		entries[len(entries)-1].Call = &client.Call{StartedAt: at, Step: "charge", Operation: operation, Outcome: outcome, Code: code, Detail: detail, Call: 1}
+		entries[len(entries)-1].Call = &client.Call{StartedAt: at, FinishedAt: at.Add(30 * time.Second), Step: "charge", Operation: operation, Outcome: outcome, Code: code, Detail: detail, Call: 1}
 	}
 	move("pending", "charging", "", "system", "")
 	call("do", "unknown", "error", "HTTP 503 Service Unavailable: down")
 	for range 7 {
 		move("charging", "charging", "retry", "system", "error")
+		move("charging", "charging", "wake", "system", "")
 		move("charging", "charging", "call", "system", "")
 		call("lookup", "retry", "unseen", "")
 		move("charging", "charging", "call", "system", "")
@@ -157,7 +158,10 @@ func TestStory(t *testing.T) {
 		"Reservation: Refused: out of stock.", "Undo of the charge: Nothing is kept of the charge.", "Failed: Out of stock.",
 	}, "\n"))
 	assert.Contains(t, told(false, true)[0], "More of it is on another page.")
-	entries = entries[:3]
+	rows := rowsOf(entries)
+	assert.Equal(t, fmt.Sprint(len(rows), len(rows[0].Moves()), len(rows[1].Moves()), rows[1].Since, rows[1].Took(), rows[1].Before[0].Verb, rows[0].Then[0].Verb),
+		fmt.Sprint(len(entries)-16, 2, 2, 90*time.Second, 30*time.Second, "wake", "retry"))
+	entries = entries[:4]
 	call("do", "done", "", "")
 	move("charging", "reserving", "", "system", "")
 	assert.Equal(t, strings.Join(told(true, true), "\n"), "Charge: 49.90 USD charged once, at try 2 of 2, all with the same key. 2 tries: 1 × HTTP 503 Service Unavailable, 1 × done."+

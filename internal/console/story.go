@@ -501,11 +501,14 @@ func (c *chapter) Ended() time.Time {
 	return end
 }
 
-// Ends are the first and the last of many entries; nil: there are few.
-func (c *chapter) Ends() []entry {
-	const few = 12
-	if len(c.Entries) <= few {
-		return nil
+// Cut reports whether the chapter is too long to show all of its rows.
+func (c *chapter) Cut() bool { return len(c.Entries) > 24 }
+
+// Rows are those of its moves and calls: the first two and the last two, if it is cut.
+func (c *chapter) Rows() []row {
+	rows := rowsOf(c.Entries)
+	if n := len(rows); c.Cut() && n > 4 {
+		return slices.Delete(rows, 2, n-2)
 	}
-	return slices.Concat(c.Entries[:2], c.Entries[len(c.Entries)-2:])
+	return rows
 }
