@@ -3,7 +3,6 @@ package console
 import (
 	"cmp"
 	"fmt"
-	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -111,10 +110,7 @@ func (v *visit) newEndpoint() *task {
 			"The next page shows the secret of the signatures, once, and can send a test event."},
 		fields: append(endpointFields(&client.WebhookEndpoint{}), whyField),
 		do: func(form url.Values) error {
-			body, err := endpointBody(form)
-			if err != nil {
-				return err
-			}
+			body := endpointBody(form)
 			made, err := v.api.CreateWebhookEndpoint(v.r.Context(), body)
 			return v.tellSecret("The endpoint is created", made, err, "From now on, "+form.Get("url")+" gets events. Types: "+typesText(body.Types)+".")
 		},
@@ -152,8 +148,6 @@ var typeWords = map[string]string{
 	"stock.*": "all of stock, except sales", "stock.set": "stock was counted",
 }
 
-const onlyThese = "only"
-
 func endpointFields(e *client.WebhookEndpoint) []field {
 	types := strings.Fields(commonTypes)
 	for _, name := range e.Types {
@@ -161,37 +155,26 @@ func endpointFields(e *client.WebhookEndpoint) []field {
 			types = append(types, name)
 		}
 	}
-	which := field{Name: "which", Label: "Events", Type: "select", Options: []string{"", onlyThese}, Words: map[string]string{"": capital(typesText(nil)), onlyThese: "Only these"}}
-	if len(e.Types) > 0 {
-		which.Value = onlyThese
-	}
 	return []field{
 		{Name: "url", Label: "URL", Type: "url", Value: e.URL, Required: true,
 			Help: "Where events are sent: https, or http on this machine or with --allow-private. " +
 				"Everyone with the role read can see it, so do not put a secret in it."},
 		{Name: "description", Label: "Description", Value: e.Description},
-		which,
 		{Name: "types", Label: "Event types", Type: "checkboxes", Value: strings.Join(e.Types, "\n"), Options: types, Words: typeWords,
-			Help: "Rarer types can be chosen with pawl webhooks. So can those about how Pawl drives orders: order.awaiting_retry, order.awaiting_permit, " +
-				"order.permit_granted, order.step_called, order.step_answered, order.woken, order.taken_over and order.released."},
+			Help: "If you choose none: " + typesText(nil) + ". Rarer types, and these, can be named with pawl webhooks."},
 	}
 }
 
-func endpointBody(form url.Values) (client.WebhookEndpointBody, error) {
+func endpointBody(form url.Values) client.WebhookEndpointBody {
 	types := strings.Fields(strings.Join(form["types"], " "))
 	types = slices.DeleteFunc(slices.Clone(types), func(name string) bool { // order.* has all of order.
 		area, _, _ := strings.Cut(name, ".")
-		return form.Get("which") != onlyThese || name != area+".*" && slices.Contains(types, area+".*")
+		return name != area+".*" && slices.Contains(types, area+".*")
 	})
-	if form.Get("which") == onlyThese && len(types) == 0 {
-		none := newProblem(http.StatusUnprocessableEntity, "Which events?", "")
-		none.Errors = []client.FieldError{{Pointer: "/types", Detail: "Choose one at least, or " + typesText(nil) + "."}}
-		return client.WebhookEndpointBody{}, none
-	}
 	return client.WebhookEndpointBody{
 		URL: form.Get("url"), Description: form.Get("description"), Types: types,
 		Reason: form.Get("reason"), RequestID: form.Get("requestId"),
-	}, nil
+	}
 }
 
 func verbBody(form url.Values) client.VerbBody {
@@ -239,20 +222,13 @@ func (v *visit) endpointTasks(e *client.WebhookEndpoint) []*task {
 			Notes:     []string{"Pending deliveries go to the new URL. The types apply to events that have no deliveries yet."},
 			questions: endpointFields(e), fields: []field{whyField}, seen: version,
 			preview: func(form url.Values) ([]change, []string, error) {
-				then, err := endpointBody(form)
-				if err != nil {
-					return nil, nil, err
-				}
+				then := endpointBody(form)
 				return previewOf(change{"URL", e.URL, then.URL}, change{"Description", e.Description, then.Description},
 					change{"Event types", typesText(e.Types), typesText(then.Types)})
 			},
 			do: func(form url.Values) error {
-				body, err := endpointBody(form)
-				if err != nil {
-					return err
-				}
 				params := client.ChangeWebhookEndpointParams{IfMatch: strconv.Quote(form.Get("version"))}
-				return done(v.api.ChangeWebhookEndpoint(ctx, e.ID, body, params))
+				return done(v.api.ChangeWebhookEndpoint(ctx, e.ID, endpointBody(form), params))
 			},
 		},
 		v.rotateTask(e),
