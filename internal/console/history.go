@@ -3,9 +3,7 @@ package console
 import (
 	"cmp"
 	"fmt"
-	"net/url"
 	"slices"
-	"strconv"
 	"time"
 
 	"pawl/client"
@@ -83,14 +81,14 @@ const (
 type past struct {
 	oldest              bool
 	moves, calls, aside int // the last one shown; 0: none
-
-	every bool
 }
 
+const cursorOfPast = "%d.%d.%d"
+
 func (v *visit) history(order *client.Order) (*history, error) {
-	at := past{v.query("sort") == "oldest", number(v.query("moves")), number(v.query("calls")), number(v.query("aside")), v.query("every") != ""}
-	h := &history{Oldest: at.oldest, Every: at.every}
-	begins := at == past{oldest: at.oldest, every: at.every}
+	h := &history{Oldest: v.query("sort") == "oldest", Every: v.query("every") != ""}
+	at := past{oldest: h.Oldest}
+	begun, _ := fmt.Sscanf(v.query("cursor"), cursorOfPast, &at.moves, &at.calls, &at.aside)
 	for pages := 1; ; pages++ {
 		entries, err := v.entries(order, at)
 		if err != nil {
@@ -100,12 +98,12 @@ func (v *visit) history(order *client.Order) (*history, error) {
 		if h.Entries = append(h.Entries, shown...); len(shown) == len(entries) {
 			break
 		}
-		if at = at.behind(shown); at.every || pages == pagesTold {
-			h.Next = at.url(order.OrderID)
+		if at = at.behind(shown); h.Every || pages == pagesTold {
+			h.Next = v.nextPage(fmt.Sprintf(cursorOfPast, at.moves, at.calls, at.aside)) + "#history"
 			break
 		}
 	}
-	first, last := begins, h.Next == ""
+	first, last := begun == 0, h.Next == ""
 	if !h.Oldest {
 		slices.Reverse(h.Entries)
 		first, last = last, first
@@ -151,8 +149,7 @@ func (v *visit) entries(order *client.Order, at past) ([]entry, error) {
 		}
 		all[i] = list.Calls
 	}
-	moved, calls := fold(moves.Transitions, all[0])
-	return at.merge(at.merge(moved, calls), entriesOf(all[1])), nil
+	return at.merge(at.merge(entriesOf(moves.Transitions, nil), entriesOf(nil, all[0])), entriesOf(nil, all[1])), nil
 }
 
 func (at past) params() client.ListTransitionsParams {
@@ -177,30 +174,24 @@ func (at past) callParams() [2]client.ListCallsParams {
 	}
 }
 
-// fold joins each move with the call that it recorded, which has the same time. The moves of the other calls are on
-// other pages.
-func fold(moves []client.Transition, calls []client.Call) (moved, left []entry) {
+func entriesOf(moves []client.Transition, calls []client.Call) (entries []entry) {
 	for i := range moves {
-		e := entry{At: moves[i].At, Move: &moves[i]}
-		if c := slices.IndexFunc(calls, func(c client.Call) bool { return c.StartedAt.Equal(e.At) }); c >= 0 {
-			e.Call = new(calls[c])
-			calls = slices.Delete(calls, c, c+1)
-		}
-		moved = append(moved, e)
+		entries = append(entries, entry{At: moves[i].At, Move: &moves[i]})
 	}
-	return moved, entriesOf(calls)
-}
-
-func entriesOf(calls []client.Call) (entries []entry) {
 	for i := range calls {
 		entries = append(entries, entry{At: calls[i].StartedAt, Call: &calls[i]})
 	}
 	return entries
 }
 
+// merge keeps both in their order, and joins a move with the call that it recorded, which has the same time.
 func (at past) merge(a, b []entry) (all []entry) {
 	for len(a) > 0 && len(b) > 0 {
-		if a[0].At.Equal(b[0].At) || a[0].At.Before(b[0].At) == at.oldest {
+		same := a[0].At.Equal(b[0].At)
+		if same && a[0].Call == nil && b[0].Call.Call > 0 {
+			a[0].Call, b = b[0].Call, b[1:]
+		}
+		if same || a[0].At.Before(b[0].At) == at.oldest {
 			all, a = append(all, a[0]), a[1:]
 		} else {
 			all, b = append(all, b[0]), b[1:]
@@ -222,25 +213,4 @@ func (at past) behind(entries []entry) past {
 		}
 	}
 	return at
-}
-
-// HistoryURL is the first page of the history in an order, as a story or with every move and call.
-func (p *orderPage) HistoryURL(oldest, every bool) string {
-	return past{oldest: oldest, every: every}.url(p.OrderID)
-}
-
-func (at past) url(orderID string) string {
-	query := url.Values{"id": {orderID}}
-	for name, n := range map[string]int{"moves": at.moves, "calls": at.calls, "aside": at.aside} {
-		if n != 0 {
-			query.Set(name, strconv.Itoa(n))
-		}
-	}
-	if at.oldest {
-		query.Set("sort", "oldest")
-	}
-	if at.every {
-		query.Set("every", "yes")
-	}
-	return address("/console/order", query) + "#history"
 }

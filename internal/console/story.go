@@ -59,8 +59,7 @@ func (q *ofOrder) meanwhile(since int) ([]chapter, error) {
 	if err != nil {
 		return nil, err
 	}
-	told, _ := fold(moves.Transitions, nil)
-	return storyOf(q.order, told, true, true), nil
+	return storyOf(q.order, entriesOf(moves.Transitions, nil), true, true), nil
 }
 
 func (t *teller) add(e entry) {
