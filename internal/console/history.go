@@ -130,48 +130,32 @@ func (h *history) offerByHand() {
 	}
 }
 
-// entries returns the entries of a page, and at least one more if there are more.
+// entries returns the entries of a page, and at least one more if there are more. The calls that did not move the order
+// count down, so their sort is reversed. -1 is below all moving calls, and 1 above all others.
 func (v *visit) entries(order *client.Order, at past) ([]entry, error) {
-	ctx := v.r.Context()
-	params := at.params()
-	moves, err := v.api.ListTransitions(ctx, order.OrderID, params)
+	const limit = historyPage + 1
+	ofMoves := client.ListTransitionsParams{Limit: limit, Sort: "newest", Before: at.moves}
+	ofCalls := []client.ListCallsParams{{Limit: limit, After: -1, Before: at.calls, Sort: "newest"}, {Limit: limit, After: at.aside, Before: 1}}
+	if at.oldest {
+		ofMoves = client.ListTransitionsParams{Limit: limit, After: at.moves}
+		ofCalls = []client.ListCallsParams{{Limit: limit, After: cmp.Or(at.calls, -1)}, {Limit: limit, Before: cmp.Or(at.aside, 1), Sort: "newest"}}
+	}
+	moves, err := v.api.ListTransitions(v.r.Context(), order.OrderID, ofMoves)
 	if err != nil {
 		return nil, err
 	}
-	all := make([][]client.Call, 2)
-	for i, params := range at.callParams() {
+	all := entriesOf(moves.Transitions, nil)
+	for _, params := range ofCalls {
 		if order.Policy == 0 && order.Calls == 0 {
 			break // everything was done in the database
 		}
-		list, err := v.api.ListCalls(ctx, order.OrderID, params)
+		list, err := v.api.ListCalls(v.r.Context(), order.OrderID, params)
 		if err != nil {
 			return nil, err
 		}
-		all[i] = list.Calls
+		all = at.merge(all, entriesOf(nil, list.Calls))
 	}
-	return at.merge(at.merge(entriesOf(moves.Transitions, nil), entriesOf(nil, all[0])), entriesOf(nil, all[1])), nil
-}
-
-func (at past) params() client.ListTransitionsParams {
-	if at.oldest {
-		return client.ListTransitionsParams{Limit: historyPage + 1, After: at.moves}
-	}
-	return client.ListTransitionsParams{Limit: historyPage + 1, Sort: "newest", Before: at.moves}
-}
-
-// callParams are for the calls that moved the order, and for the others. The others count down, so their sort is
-// reversed. -1 is below all moving calls, and 1 above all others.
-func (at past) callParams() [2]client.ListCallsParams {
-	if at.oldest {
-		return [2]client.ListCallsParams{
-			{Limit: historyPage + 1, After: cmp.Or(at.calls, -1), Sort: "oldest"},
-			{Limit: historyPage + 1, Before: cmp.Or(at.aside, 1), Sort: "newest"},
-		}
-	}
-	return [2]client.ListCallsParams{
-		{Limit: historyPage + 1, After: -1, Before: at.calls, Sort: "newest"},
-		{Limit: historyPage + 1, After: at.aside, Before: 1},
-	}
+	return all, nil
 }
 
 func entriesOf(moves []client.Transition, calls []client.Call) (entries []entry) {

@@ -24,6 +24,8 @@ type chapter struct {
 
 	state, left client.Status // of a stay: the state, and the one that it was left for, or empty
 	why         string        // it was left, as a code
+	beside      bool          // it did not move the order
+	about       *operation    // that it is about, if it is beside
 	part        bool          // other pages have more of it
 }
 
@@ -31,23 +33,21 @@ type chapter struct {
 type teller struct {
 	operations []operation
 	story      []chapter
-	stay       int            // the chapter of the current state; -1: none
-	beside     map[string]int // the chapters of what does not move the order
+	stay       int // the chapter of the current state; -1: none
+	state      client.Status
 }
 
 // storyOf tells entries, the oldest first. first and last: nothing happened before them, and after.
 func storyOf(o *client.Order, entries []entry, first, last bool) []chapter {
-	t := teller{operations: operationsOf(o), stay: -1, beside: map[string]int{}}
+	t := teller{operations: operationsOf(o), stay: -1}
 	for _, e := range entries {
 		t.add(e)
 	}
 	for i := range t.story {
 		c := &t.story[i]
-		_, beside := t.beside[c.Title]
-		c.part = !first && (i == 0 || beside) || !last && (i == len(t.story)-1 || beside)
-		about := slices.IndexFunc(t.operations, func(o operation) bool { return o.name() == c.Title })
-		if c.tell(o, last && i == t.stay); about >= 0 {
-			c.tellOperation(&t.operations[about], o.Currency)
+		c.part = !first && (i == 0 || c.beside) || !last && (i == len(t.story)-1 || c.beside)
+		if c.tell(o, last && i == t.stay); c.about != nil {
+			c.tellOperation(c.about, o.Currency)
 		}
 	}
 	return t.story
@@ -63,17 +63,18 @@ func (q *ofOrder) meanwhile(since int) ([]chapter, error) {
 }
 
 func (t *teller) add(e entry) {
-	if name := e.beside(t.operations); name != "" {
-		at, known := t.beside[name]
-		if !known {
-			at = len(t.story)
-			t.beside[name], t.story = at, append(t.story, chapter{Title: name})
+	if name, about := e.beside(t.operations); name != "" {
+		at := slices.IndexFunc(t.story, func(c chapter) bool { return c.beside && c.Title == name })
+		if at < 0 {
+			at, t.story = len(t.story), append(t.story, chapter{Title: name, beside: true, about: about})
 		}
 		t.story[at].Entries = append(t.story[at].Entries, e)
 		return
 	}
-	state := stateAt(e, t.story)
-	if m := e.Move; m != nil {
+	if m := e.Move; m == nil {
+		t.state = cmp.Or(t.state, client.Status(fsm.DoneIn(fsm.Step(e.Call.Step))))
+	} else {
+		t.state = m.To
 		event := eventOf(m)
 		if m.From != m.To && t.stay >= 0 {
 			before := &t.story[t.stay]
@@ -95,48 +96,37 @@ func (t *teller) add(e entry) {
 		}
 	}
 	if t.stay < 0 {
-		t.stay, t.story = len(t.story), append(t.story, chapter{state: state})
+		t.stay, t.story = len(t.story), append(t.story, chapter{state: t.state})
 	}
 	t.story[t.stay].Entries = append(t.story[t.stay].Entries, e)
 }
 
 // beside names what an entry is about that does not move the order: a refund, capture or void, or the undo of an effect
 // that came too late. The move that asked for a refund has its time.
-func (e *entry) beside(all []operation) string {
+func (e *entry) beside(all []operation) (name string, about *operation) {
 	for i := range all {
 		switch o := &all[i]; {
 		case e.Call != nil && e.Move == nil:
 			if map[string]int{"refund": e.Call.Refund, "capture": e.Call.Capture, "void": e.Call.Void}[o.Kind] == o.Number {
-				return o.name()
+				return o.name(), o
 			}
 		case e.Move != nil && e.Move.Verb == o.Kind && e.At.Equal(o.CreatedAt):
-			return o.name()
+			return o.name(), o
 		case e.Move != nil && strings.HasPrefix(e.Move.Verb, o.Kind+"_"):
 			if name, _, _ := strings.Cut(e.Move.Reason, ":"); name == o.name() {
-				return o.name()
+				return name, o
 			}
 		}
 	}
 	if e.Call != nil && e.Call.Call < 0 {
-		return fmt.Sprintf("undo of a late %s", e.Call.Step)
+		name = fmt.Sprintf("undo of a late %s", e.Call.Step)
+	} else {
+		name = ""
 	}
-	return ""
+	return name, nil
 }
 
 func (o *operation) name() string { return fmt.Sprintf("%s %d", o.Kind, o.Number) }
-
-// stateAt is the state that an entry is about: of its move, or of the chapter before, or that of the step of its call.
-func stateAt(e entry, before []chapter) client.Status {
-	if e.Move != nil {
-		return e.Move.To
-	}
-	for _, c := range slices.Backward(before) {
-		if c.state != "" {
-			return c.state
-		}
-	}
-	return client.Status(fsm.DoneIn(fsm.Step(e.Call.Step)))
-}
 
 // eventOf is the title of a move that is a chapter of its own, or empty.
 func eventOf(m *client.Transition) string {
@@ -394,16 +384,16 @@ func counted(words []string) string {
 // notDone is the answer to a look-up of what has not arrived.
 const notDone = "not done"
 
+var outcomeWords = map[client.CallOutcome]string{
+	"": "no answer recorded", client.CallOutcomeDone: "done", client.CallOutcomeWaiting: "accepted, to be answered later",
+}
+
 // answerTo is the answer to a call, in a few words.
 func answerTo(c *client.Call) string {
 	const most = 50
 	switch {
-	case c.Outcome == "":
-		return "no answer recorded"
-	case c.Outcome == client.CallOutcomeDone:
-		return "done"
-	case c.Outcome == client.CallOutcomeWaiting:
-		return "accepted, to be answered later"
+	case outcomeWords[c.Outcome] != "":
+		return outcomeWords[c.Outcome]
 	case c.Outcome == client.CallOutcomeRefused:
 		return strings.TrimSpace("refused " + visible(c.Code))
 	case c.Code == "connection_failed":
