@@ -105,46 +105,40 @@ func (t *teller) add(e entry) {
 // that came too late. The move that asked for a refund has its time.
 func (e *entry) beside(all []operation) (name string, about *operation) {
 	for i := range all {
-		switch o := &all[i]; {
-		case e.Call != nil && e.Move == nil:
-			if map[string]int{"refund": e.Call.Refund, "capture": e.Call.Capture, "void": e.Call.Void}[o.Kind] == o.Number {
-				return o.name(), o
-			}
-		case e.Move != nil && e.Move.Verb == o.Kind && e.At.Equal(o.CreatedAt):
+		o, is := &all[i], false
+		if m := e.Move; m == nil {
+			is = map[string]int{"refund": e.Call.Refund, "capture": e.Call.Capture, "void": e.Call.Void}[o.Kind] == o.Number
+		} else {
+			about, _, _ := strings.Cut(m.Reason, ":")
+			is = m.Verb == o.Kind && e.At.Equal(o.CreatedAt) || strings.HasPrefix(m.Verb, o.Kind+"_") && about == o.name()
+		}
+		if is {
 			return o.name(), o
-		case e.Move != nil && strings.HasPrefix(e.Move.Verb, o.Kind+"_"):
-			if name, _, _ := strings.Cut(e.Move.Reason, ":"); name == o.name() {
-				return name, o
-			}
 		}
 	}
 	if e.Call != nil && e.Call.Call < 0 {
-		name = fmt.Sprintf("undo of a late %s", e.Call.Step)
-	} else {
-		name = ""
+		return "undo of a late " + string(e.Call.Step), nil
 	}
-	return name, nil
+	return "", nil
 }
 
 func (o *operation) name() string { return fmt.Sprintf("%s %d", o.Kind, o.Number) }
 
+// eventWords are titles of moves, by their verb, perhaps with the state that they left or led to.
+var eventWords = map[string]string{
+	"failed retry": "Started again", "retry": "Retry requested", "cancel canceled": "Canceled", "cancel": "Asked to cancel",
+	"approve": "Approved", "reject": "Rejected", "pause": "Asked to pause", "resume": "Resumed", "step-result": "Result recorded by a person",
+	"deadline": "The deadline passed", "fallback": "The next provider is tried", "capture_due": "The authorization is about to end",
+	"erase": "Personal data erased", "dispute_opened": "The customer disputes the charge", "dispute_won": "The dispute is won", "dispute_lost": "The dispute is lost",
+}
+
 // eventOf is the title of a move that is a chapter of its own, or empty.
 func eventOf(m *client.Transition) string {
-	person := m.Actor != "system"
+	words := cmp.Or(eventWords[string(m.From)+" "+m.Verb], eventWords[m.Verb+" "+string(m.To)], eventWords[m.Verb])
 	switch {
-	case m.Verb == "retry" && m.From == client.StatusFailed:
-		return "Started again"
-	case m.Verb == "cancel" && m.To == client.StatusCanceled:
-		return "Canceled"
-	case person && m.Verb == "retry":
-		return "Retry requested"
-	}
-	words := map[string]string{
-		"approve": "Approved", "reject": "Rejected", "cancel": "Asked to cancel", "pause": "Asked to pause", "resume": "Resumed", "step-result": "Result recorded by a person",
-		"deadline": "The deadline passed", "fallback": "The next provider is tried", "capture_due": "The authorization is about to end",
-		"erase": "Personal data erased", "dispute_opened": "The customer disputes the charge", "dispute_won": "The dispute is won", "dispute_lost": "The dispute is lost",
-	}[m.Verb]
-	if words == "" && person {
+	case m.Verb == fsm.HoldRetry && whoDid(m) == "":
+		return ""
+	case words == "" && whoDid(m) != "":
 		return capital(strings.ReplaceAll(m.Verb, "_", " "))
 	}
 	return words
@@ -480,10 +474,7 @@ func (c *chapter) At() time.Time { return c.Entries[0].At }
 
 // Ended is when it ended, if that is seconds later. A final state does not end.
 func (c *chapter) Ended() time.Time {
-	end := c.Until
-	if last := c.Entries[len(c.Entries)-1].At; end.IsZero() {
-		end = last
-	}
+	end := cmp.Or(c.Until, c.Entries[len(c.Entries)-1].At)
 	if end.Sub(c.At()) < time.Second || fsm.State(c.state).Final() {
 		return time.Time{}
 	}
