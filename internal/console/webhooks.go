@@ -161,7 +161,7 @@ func endpointFields(e *client.WebhookEndpoint) []field {
 				"Everyone with the role read can see it, so do not put a secret in it."},
 		{Name: "description", Label: "Description", Value: e.Description},
 		{Name: "types", Label: "Event types", Type: "checkboxes", Value: strings.Join(e.Types, "\n"), Options: types, Words: typeWords,
-			Help: "If you choose none: " + typesText(nil) + ". Rarer types, and these, can be named with pawl webhooks."},
+			Help: "If you choose none: " + typesText(nil) + ". Those, and rarer types, can be named with pawl webhooks."},
 	}
 }
 
