@@ -159,8 +159,7 @@ func TestStory(t *testing.T) {
 	}, "\n"))
 	assert.Contains(t, told(false, true)[0], "More of it is on another page.")
 	rows := rowsOf(entries)
-	assert.Equal(t, fmt.Sprint(len(rows), len(rows[0].Moves()), len(rows[1].Moves()), rows[1].Since, rows[1].Took(), rows[1].Before[0].Verb, rows[0].Then[0].Verb),
-		fmt.Sprint(len(entries)-16, 2, 2, 90*time.Second, 30*time.Second, "wake", "retry"))
+	assert.Equal(t, fmt.Sprint(len(rows), len(entries), len(rows[0].Then), len(rows[1].Before), rows[1].Since, rows[1].Took()), "22 38 1 1 1m30s 30s")
 	entries = entries[:4]
 	call("do", "done", "", "")
 	move("charging", "reserving", "", "system", "")

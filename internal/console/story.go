@@ -27,6 +27,9 @@ type chapter struct {
 	beside      bool          // it did not move the order
 	about       *operation    // that it is about, if it is beside
 	part        bool          // other pages have more of it
+
+	tries, asked, voids []*client.Call // that do what it is about, ask about it, or undo what was tried before the order was started again
+	last                *client.Call   // of all these; not nil
 }
 
 // teller puts entries into chapters, the oldest first.
@@ -154,7 +157,7 @@ func whoDid(m *client.Transition) string {
 
 // tell says what happened. now: the order is in this state.
 func (c *chapter) tell(o *client.Order, now bool) {
-	calls := callsOf(c.Entries)
+	c.sortCalls()
 	if m := c.Entries[0].Move; c.Title != "" && m != nil {
 		if c.Reason, c.By = m.Reason, whoDid(m); c.By != "" && strings.HasPrefix(m.Verb, "dispute_") {
 			c.Title += ", reported"
@@ -171,10 +174,10 @@ func (c *chapter) tell(o *client.Order, now bool) {
 		}
 	} else if c.Title == "" {
 		c.Title = titles[c.state]
-		c.tellResult(o, calls)
+		c.tellResult(o)
 		c.tellHolds()
 	}
-	c.tellCalls(calls)
+	c.tellCalls()
 	if now && !fsm.State(c.state).Final() {
 		c.Mark = "waiting"
 		if o.Hold == "" {
@@ -234,13 +237,9 @@ func (c *chapter) sayRefused(code, detail string) {
 }
 
 // tellResult says how the stay in a state ended.
-func (c *chapter) tellResult(o *client.Order, calls []*client.Call) {
+func (c *chapter) tellResult(o *client.Order) {
 	state := fsm.State(c.state)
 	next, _ := state.Next(fsm.Done)
-	last := &client.Call{}
-	if len(calls) > 0 {
-		last = calls[len(calls)-1]
-	}
 	switch {
 	case state.Final():
 		c.Mark = map[fsm.State]string{fsm.Completed: "done"}[state]
@@ -250,11 +249,11 @@ func (c *chapter) tellResult(o *client.Order, calls []*client.Call) {
 		}
 	case c.left == "" || c.state == client.StatusPending:
 	case c.left == client.Status(next) || state.Undoing():
-		c.Mark, c.Reference = "done", last.Reference
-		c.say(c.doneTo(o) + c.how(calls))
-	case last.Outcome == client.CallOutcomeRefused:
+		c.Mark, c.Reference = "done", c.last.Reference
+		c.say(c.doneTo(o) + c.how())
+	case c.last.Outcome == client.CallOutcomeRefused:
 		c.Mark = "failed"
-		c.sayRefused(last.Code, last.Detail)
+		c.sayRefused(c.last.Code, c.last.Detail)
 	case c.why == "out_of_stock" && c.state == client.StatusCharging: // the stock was looked at first
 		c.Mark, c.Title = "failed", titles[client.StatusReserving]
 		c.say("Out of stock, so nothing was charged")
@@ -288,59 +287,45 @@ func (c *chapter) doneTo(o *client.Order) string {
 func goodsOf(o *client.Order) string { return visible(o.What()) }
 
 // how says how an effect is known to have happened once, after more than one call.
-func (c *chapter) how(calls []*client.Call) string {
-	if len(calls) < 2 || c.part {
-		return ""
-	}
-	tries, _, _ := c.kinds(calls)
-	switch last := calls[len(calls)-1]; {
-	case last.Operation == client.CallOperationLookup && last.Outcome == client.CallOutcomeDone:
+func (c *chapter) how() string {
+	switch all := len(c.tries) + len(c.asked) + len(c.voids); {
+	case all < 2 || c.part:
+	case c.last.Operation == client.CallOperationLookup && c.last.Outcome == client.CallOutcomeDone:
 		return " once: its answer was lost, and Pawl found it by asking the provider"
-	case len(tries) > 1 && last.Outcome == client.CallOutcomeDone:
-		return fmt.Sprintf(" once, at try %d of %[1]d, all with the same key", len(tries))
-	case last.Outcome == client.CallOutcomeWaiting:
+	case len(c.tries) > 1 && c.last.Outcome == client.CallOutcomeDone:
+		return fmt.Sprintf(" once, at try %d of %[1]d, all with the same key", len(c.tries))
+	case c.last.Outcome == client.CallOutcomeWaiting:
 		return ", as the provider reported later"
 	}
 	return ""
 }
 
-func callsOf(entries []entry) (all []*client.Call) {
-	for _, e := range entries {
-		if e.Call != nil {
-			all = append(all, e.Call)
+func (c *chapter) sortCalls() {
+	c.last = &client.Call{}
+	for _, e := range c.Entries {
+		kind := &c.tries
+		if e.Call == nil {
+			continue
+		} else if e.Call.Operation == client.CallOperationLookup {
+			kind = &c.asked
+		} else if e.Call.Operation == client.CallOperationUndo && c.state != "" && !fsm.State(c.state).Undoing() {
+			kind = &c.voids
 		}
+		*kind, c.last = append(*kind, e.Call), e.Call
 	}
-	return all
-}
-
-// kinds are the calls that do what the chapter is about, those that ask about it, and those that undo what was tried
-// before the order was started again.
-func (c *chapter) kinds(calls []*client.Call) (tries, asked, voids []*client.Call) {
-	for _, call := range calls {
-		switch {
-		case call.Operation == client.CallOperationLookup:
-			asked = append(asked, call)
-		case call.Operation == client.CallOperationUndo && c.state != "" && !fsm.State(c.state).Undoing():
-			voids = append(voids, call)
-		default:
-			tries = append(tries, call)
-		}
-	}
-	return tries, asked, voids
 }
 
 // tellCalls counts the calls by their answers. The numbers add up.
-func (c *chapter) tellCalls(calls []*client.Call) {
-	tries, asked, voids := c.kinds(calls)
-	if len(voids) > 0 {
-		c.say("First undid what was tried before: " + answers(voids))
+func (c *chapter) tellCalls() {
+	if len(c.voids) > 0 {
+		c.say("First undid what was tried before: " + answers(c.voids))
 	}
-	if len(tries) > 1 || len(tries) == 1 && !slices.Contains([]client.CallOutcome{client.CallOutcomeDone, client.CallOutcomeRefused}, tries[0].Outcome) {
-		c.say(fmt.Sprintf("%s: %s", times(len(tries), "1 try", "tries"), answers(tries)))
+	if n := len(c.tries); n > 1 || n == 1 && c.tries[0].Outcome != client.CallOutcomeDone && c.tries[0].Outcome != client.CallOutcomeRefused {
+		c.say(fmt.Sprintf("%s: %s", times(n, "1 try", "tries"), answers(c.tries)))
 	}
-	if len(asked) > 0 {
-		before := map[bool]string{true: ", before the last try,"}[len(tries) > 0 && tries[len(tries)-1] == calls[len(calls)-1]]
-		c.say(fmt.Sprintf("Asked the provider %s%s what had become of it: %s", times(len(asked), "once", "times"), before, answers(asked)))
+	if len(c.asked) > 0 {
+		before := map[bool]string{true: ", before the last try,"}[slices.Contains(c.tries, c.last)]
+		c.say(fmt.Sprintf("Asked the provider %s%s what had become of it: %s", times(len(c.asked), "once", "times"), before, answers(c.asked)))
 	}
 }
 
