@@ -35,14 +35,15 @@ type row struct {
 	Since  time.Duration        // the row before
 }
 
-// rowsOf puts entries into rows, the oldest first: a move that leaves the order in its state has no row beside that of a call.
+// rowsOf puts entries into rows, the oldest first. A move of Pawl that leaves the order in its state is in the row of the call
+// whose answer made it, or in the next row if it led to that.
 func rowsOf(entries []entry) (rows []row) {
 	var before []*client.Transition
 	for i, e := range entries {
 		stays := e.Move != nil && e.Call == nil && e.Move.From == e.Move.To && e.Move.Actor == "system"
 		last := len(rows) - 1
 		switch {
-		case stays && last >= 0 && rows[last].Call != nil && rows[last].Call.FinishedAt.Equal(e.At):
+		case stays && before == nil && last >= 0 && rows[last].Call != nil && rows[last].Call.FinishedAt.Equal(e.At):
 			rows[last].Then = append(rows[last].Then, e.Move)
 		case stays && moveWords[e.Move.Verb] != "" && i < len(entries)-1:
 			before = append(before, e.Move)

@@ -28,7 +28,7 @@ type chapter struct {
 	about       *operation    // that it is about, if it is beside
 	part        bool          // other pages have more of it
 
-	tries, asked, voids []*client.Call // that do what it is about, ask about it, or undo what was tried before the order was started again
+	tries, asked, voids []*client.Call // that do what it is about, ask about it, or undo what was tried before a new start
 	last                *client.Call   // of all these; not nil
 }
 
@@ -108,7 +108,8 @@ func (t *teller) add(e entry) {
 // that came too late. The move that asked for a refund has its time.
 func (e *entry) beside(all []operation) (name string, about *operation) {
 	for i := range all {
-		o, is := &all[i], false
+		var is bool
+		o := &all[i]
 		if m := e.Move; m == nil {
 			is = map[string]int{"refund": e.Call.Refund, "capture": e.Call.Capture, "void": e.Call.Void}[o.Kind] == o.Number
 		} else {
@@ -303,10 +304,11 @@ func (c *chapter) how() string {
 func (c *chapter) sortCalls() {
 	c.last = &client.Call{}
 	for _, e := range c.Entries {
-		kind := &c.tries
 		if e.Call == nil {
 			continue
-		} else if e.Call.Operation == client.CallOperationLookup {
+		}
+		kind := &c.tries
+		if e.Call.Operation == client.CallOperationLookup {
 			kind = &c.asked
 		} else if e.Call.Operation == client.CallOperationUndo && c.state != "" && !fsm.State(c.state).Undoing() {
 			kind = &c.voids

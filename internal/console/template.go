@@ -123,7 +123,8 @@ const putOff = "the provider keeps failing"
 // moveWords say what moves of Pawl are that leave an order in its state, have no reason, and lead to the next move.
 var moveWords = map[string]string{
 	"answer": "the answer is recorded, and the step goes on", "wake": "the wait is over", "permit": "its turn has come",
-	"take_over": "another replica goes on with it", "release_lease": "its replica has stopped", "callback": "the provider has answered", "webhook": "the provider has answered",
+	"take_over": "another replica goes on with it", "release_lease": "its replica has stopped",
+	"callback": "the provider has answered", "webhook": "the provider has answered",
 }
 
 // inWords is a reason that the service gives as a code, for people.
