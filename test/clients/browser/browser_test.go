@@ -25,6 +25,7 @@ var screens = []struct {
 	{"completed order", "/console/order?id=done-1", []string{"12.50", "one is broken", "Deliveries"}},
 	{"failed order", "/console/order?id=declined-1", []string{"the bank says no", "Retry"}},
 	{"stuck order", "/console/order?id=stuck-1", []string{"Why it needs a person"}},
+	{"every move", "/console/order?id=stuck-1&every=yes", []string{"As a story", "2 moves"}},
 	{"no order", "/console/order?id=none", []string{`There is no order "none".`}},
 	{"cancel", "/console/order/cancel?id=waits-1", []string{"What will change", "Reason"}},
 	{"step-result", "/console/order/step-result?id=stuck-1", []string{"What happened to the charge"}},
