@@ -144,7 +144,7 @@ func TestWebhooks(t *testing.T) {
 	}
 	changed := []string{"url", receiver.URL + "/new", "description", "the shop", "types", ""}
 	s.get(t, change+"&preview=yes&url=https://x&types=&types=order.failed&types=order.canceled").want(t, 200, ">order.failed, order.canceled<")
-	seen := s.do(t, change, changed...).want(t, 200, "/new", "What will change", ">all but those about how Pawl drives orders<")
+	seen := s.do(t, change, changed...).want(t, 200, "/new", "What will change", ">all business events<")
 	is(receiver.URL)
 	s.post(t, change, seen.fill()).want(t, 303)
 	is(receiver.URL + "/new")

@@ -138,13 +138,14 @@ func endpointURL(id string) string { return address("/console/webhook", url.Valu
 
 // commonTypes are the event types that a form offers, besides those that the endpoint has.
 const commonTypes = "order.* order.completed order.failed order.canceled order.needs_attention order.awaiting_approval " +
-	"order.refund_done order.refund_failed stock.* stock.set"
+	"order.refund_done order.refund_failed order.dispute_opened order.dispute_won order.dispute_lost stock.* stock.set"
 
 var typeWords = map[string]string{
 	"order.*":         "all of orders, except how Pawl drives them",
 	"order.completed": "charged, reserved and confirmed", "order.failed": "refused; what was done is undone",
 	"order.canceled": "stopped; what was done is undone", "order.needs_attention": "waits for a person", "order.awaiting_approval": "waits for approval",
 	"order.refund_done": "the money went back", "order.refund_failed": "the money did not go back",
+	"order.dispute_opened": "the customer's bank asks for the money back", "order.dispute_won": "it stays", "order.dispute_lost": "it went back",
 	"stock.*": "all of stock, except sales", "stock.set": "stock was counted",
 }
 
@@ -161,7 +162,7 @@ func endpointFields(e *client.WebhookEndpoint) []field {
 				"Everyone with the role read can see it, so do not put a secret in it."},
 		{Name: "description", Label: "Description", Value: e.Description},
 		{Name: "types", Label: "Event types", Type: "checkboxes", Value: strings.Join(e.Types, "\n"), Options: types, Words: typeWords,
-			Help: "If you choose none: " + typesText(nil) + ". Those, and rarer types, can be named with pawl webhooks."},
+			Help: "Choose none for " + typesText(nil) + " (recommended). All types, also those about how Pawl drives orders, can be named with pawl webhooks."},
 	}
 }
 
@@ -290,7 +291,7 @@ func (v *visit) rotateTask(e *client.WebhookEndpoint) *task {
 }
 
 func typesText(types []string) string {
-	return cmp.Or(strings.Join(types, ", "), "all but those about how Pawl drives orders")
+	return cmp.Or(strings.Join(types, ", "), "all business events")
 }
 
 func (v *visit) recoverDeliveries(e *client.WebhookEndpoint, form url.Values) error {
