@@ -1230,13 +1230,13 @@ type EndedOutage struct {
 	// Orders Orders that waited for the step meanwhile.
 	Orders int64 `json:"orders"`
 
-	// Since When the circuit breaker opened. Times between which it was closed for less than a minute are one outage.
+	// Since When the first of the calls failed that failed in a row until the circuit breaker opened. If calls fail again within ten seconds, before three have worked, it is the same outage.
 	Since time.Time `json:"since"`
 
 	// Steps At which steps. A route of a charge follows it after a space.
 	Steps []string `json:"steps"`
 
-	// Until When a call succeeded and closed it.
+	// Until When the first call worked again.
 	Until time.Time `json:"until"`
 }
 

@@ -52,7 +52,7 @@ type callPool struct {
 	breaker  *gobreaker.TwoStepCircuitBreaker[struct{}]
 	opened   atomic.Pointer[time.Time] // when the breaker opened last; nil: never
 	hastened atomic.Int64              // when a success last hastened charge operations, in Unix nanoseconds; 0: never
-	outage   outage                    // the last one
+	outage   outage
 
 	mu       sync.Mutex
 	waiting  []*run
@@ -94,7 +94,6 @@ func (e *remote) callPool(version int32, p *policy.Policy, of fsm.Step, route st
 				pool.opened.Store(new(time.Now()))
 				pool.outage.begin()
 			} else if to == gobreaker.StateClosed {
-				pool.outage.end(e.now())
 				e.wg.Go(func() { e.hasten(pool) })
 			}
 		},
@@ -435,7 +434,7 @@ func (p *callPool) load(version int32) (load orders.ProviderStep, used time.Time
 	defer p.mu.Unlock()
 	load = orders.ProviderStep{Policy: version, Step: p.step, Route: p.route, InFlight: p.calling, Queued: len(p.waiting),
 		Breaker: orders.BreakerStates[breaker], Host: p.cfg.Host(), Budget: p.cfg.Retry.Budget}
-	load.FailingSince, load.FailedAt, load.Failure = p.outage.failing(p.e.now())
+	p.outage.tell(&load, p.e.now())
 	failing := load.FailingSince != nil && time.Since(p.used) < failingFor // also while it is half-open and nothing is due
 	if p.calling+len(p.waiting) > 0 || failing {
 		return load, time.Now()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pawl/fsm"
+	"pawl/internal/orders"
 	"pawl/internal/policy"
 	"pawl/internal/provider"
 	"pawl/test/assert"
@@ -174,14 +175,19 @@ func TestOutage(t *testing.T) {
 	pools, o := callPools{byStep: map[poolKey]*callPool{{}: pool}}, &pool.outage
 	o.lasts = time.Minute
 	at := func(second int64) time.Time { return time.Unix(second, 0) }
-	shows := func(now int64, want string, over int) {
+	shows := func(now int64, want string, over, quiet int) {
 		t.Helper()
-		since, _, text := o.failing(at(now))
-		if since != nil {
-			text += fmt.Sprintf(" since %d", since.Unix())
+		var step orders.ProviderStep
+		o.tell(&step, at(now))
+		if step.FailingSince != nil {
+			step.Failure += fmt.Sprintf(" since %d", step.FailingSince.Unix())
 		}
-		assert.Equal(t, text, want, "at", now)
-		assert.Equal(t, len(pools.outages(at(now))), over, "outages that are reported at", now)
+		if step.WorkedAt != nil {
+			step.Failure += fmt.Sprintf("worked at %d", step.WorkedAt.Unix())
+		}
+		assert.Equal(t, step.Failure, want, "at", now)
+		assert.Equal(t, len(pools.outages(at(now))), over, "outages that are over at", now)
+		assert.Equal(t, len(pools.quiet(at(now))), quiet, "pools that another replica may end an outage of at", now)
 	}
 	fails := func(code string, seconds ...int64) {
 		for _, second := range seconds {
@@ -189,36 +195,31 @@ func TestOutage(t *testing.T) {
 		}
 	}
 	fails("HTTP 503", 0)
-	shows(20, "", 0) // one is no row
+	shows(10, "", 0, 0) // one is no row
 	fails("HTTP 503", 61, 62)
-	shows(70, "", 0)                  // nothing was known for a minute before
-	shows(71, "HTTP 503 since 61", 0) // before the breaker opens
-	shows(122, "", 0)                 // nothing is known any more
+	shows(70, "", 0, 0)                  // nothing was known for a minute before
+	shows(71, "HTTP 503 since 61", 0, 0) // before the breaker opens
+	shows(122, "", 0, 1)                 // nothing is known any more
 	fails("HTTP 503", 100)
 	o.begin()
-	shows(200, "HTTP 503 since 61", 1) // no call is made, so another replica may end it
+	shows(200, "HTTP 503 since 61", 0, 1)
+	o.works(at(99)) // elsewhere, before it failed here
 	fails("HTTP 503", 150, 201)
 	fails("connection refused", 202)
-	shows(203, "HTTP 503, now connection refused since 61", 0)
-	o.end(at(204)) // by a look-up
-	shows(205, "connection refused since 61", 0)
-	o.answered()
-	shows(206, "", 1)
+	shows(203, "HTTP 503, now connection refused since 61", 0, 0)
+	o.works(at(206))
+	shows(206, "worked at 206", 1, 0)
 	fails("connection refused", 207)
-	shows(208, "", 0)
-	o.begin()
-	shows(208, "HTTP 503, now connection refused since 61", 0)
-	o.end(at(210))
+	shows(208, "HTTP 503, now connection refused since 61", 0, 0)
 	for range flickerMost {
-		o.answered()
+		o.works(at(210))
 	}
 	fails("timeout", 212)
-	shows(213, "", 1)
+	shows(213, "", 1, 0)
 	o.begin()
-	shows(213, "timeout since 212", 1)
-	o.end(at(214))
-	o.answered()
+	shows(213, "timeout since 212", 1, 0)
+	o.works(at(214))
 	fails("timeout", 225)
 	o.begin()
-	shows(225, "timeout since 225", 2) // calls worked for 10 s
+	shows(225, "timeout since 225", 2, 0) // calls worked for 10 s
 }

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sony/gobreaker/v2"
+
 	"pawl/db"
 	"pawl/fsm"
 	"pawl/internal/orders"
@@ -190,8 +192,8 @@ func (e *core) answered(r *run, took time.Duration) {
 	switch {
 	case failed: // after the report, which may begin an outage
 		c.pool.outage.note(r.no())
-	case err == nil && c.kind() != lookup:
-		c.pool.outage.answered()
+	case err == nil && c.kind() != lookup && c.pool.breaker.State() == gobreaker.StateClosed:
+		c.pool.outage.works(c.pool.e.now())
 	}
 	e.noteCall(&answeredCall{r.orderID, r.input.HTTPRequestID, c.step, c.kind(), c.number, c.fence, c.result, took})
 }

@@ -15,13 +15,14 @@ import (
 )
 
 const (
-	reportTimes = 10               // intervals of recovery between two reports: 5 s by default
-	idleReports = 12               // of these times per report, if there is nothing to tell: a minute by default
+	reportTimes = 8                // intervals of recovery between two reports: 4 s by default
+	idleReports = 15               // of these times per report, if there is nothing to tell: a minute by default
 	reportAfter = time.Minute      // after its last call, a step is no longer reported
 	failingFor  = time.Hour        // unless its breaker is not closed: then after this
-	endedFor    = time.Hour        // after it, an outage is no longer reported
 	flickerFor  = 10 * time.Second // an outage that ended goes on if calls fail again within this
 	flickerMost = 3                // and fewer than so many have worked
+	outagesMost = 4                // so many of a pool are kept
+	codesMost   = 100              // so many codes of an outage are counted
 )
 
 // reportLoop stores what only this replica knows, so that every replica can show an overview of all: how many orders
@@ -32,6 +33,7 @@ func (e *Engine) reportLoop() {
 	for left := 1; e.lastsFor(reportTimes * e.cfg.RecoveryInterval); {
 		before, since, wasBusy := ended, time.Since(at), busy
 		at, ended = time.Now(), e.metrics.ended.Load()
+		e.learn()
 		steps := e.callPools.loads(reportAfter)
 		busy = ended > before || len(steps) > 0
 		if left--; busy || wasBusy || left == 0 {
@@ -55,101 +57,113 @@ func (e *Engine) report(ordersPerSecond float64, steps []orders.ProviderStep, st
 	if err = errors.Join(err, wrong); err == nil {
 		err = e.query.ReplicaReport(ctx, p)
 	}
-	if err != nil && e.ctx.Err() == nil {
-		e.log.Warn("store the report of this replica", "error", err)
-	}
-	if err != nil {
+	if e.warnReport("store the report of this replica", err); err != nil {
 		return nil
 	}
 	return outages
 }
 
+// learn ends the outages of pools that make no calls, once calls work at another replica.
+func (e *Engine) learn() {
+	quiet := e.callPools.quiet(e.now())
+	if len(quiet) == 0 {
+		return
+	}
+	rows, err := e.query.ReplicaReports(e.ctx, 0)
+	for _, row := range rows {
+		var steps []orders.ProviderStep
+		err = errors.Join(err, json.Unmarshal(row.Steps, &steps))
+		for _, step := range steps {
+			for _, p := range quiet {
+				if step.Step == p.step && step.Route == p.route && step.Host == p.cfg.Host() && step.WorkedAt != nil {
+					p.outage.works(*step.WorkedAt)
+				}
+			}
+		}
+	}
+	e.warnReport("read the reports of other replicas", err)
+}
+
 func (e *Engine) endReport() {
 	ctx, cancel := e.handingBack()
 	defer cancel()
-	if err := e.query.ReplicaReportEnd(ctx, e.owner); err != nil && e.ctx.Err() == nil {
-		e.log.Warn("end the report of this replica", "error", err)
+	e.warnReport("end the report of this replica", e.query.ReplicaReportEnd(ctx, e.owner))
+}
+
+func (e *Engine) warnReport(what string, err error) {
+	if err != nil && e.ctx.Err() == nil {
+		e.log.Warn(what, "error", err)
 	}
 }
 
-// outage is the last time during which the breaker of a pool was not closed, from the first of the failures in a row that
-// opened it, and the orders that waited meanwhile. Times are by the database's clock.
+// outage is what a pool knows of the outages of its provider. One begins with the first of the failures in a row that
+// opened the breaker, and ends with the first call that is answered once it is closed. Look-ups don't count: they may be
+// answered while the step still fails. Times are by the database's clock.
 type outage struct {
-	mu           sync.Mutex
-	before       []orders.Outage // that ended before it began
-	since, until time.Time       // zero: there was none; it goes on
+	mu       sync.Mutex
+	now      *away  // while calls fail; nil: they don't, as far as is known
+	ended    []away // the last ones
+	worked   int    // calls that were answered since the last one ended
+	workedAt time.Time
+
+	failedAt time.Time
+	code     string        // of the last failed call
+	lasts    time.Duration // after it without a call, it is not known whether calls fail, unless the breaker opened
+}
+
+// away is a time during which the calls fail in a row, and the orders that wait meanwhile. It is an outage if the breaker
+// opened.
+type away struct {
+	since, until time.Time
+	opened       bool
 	waited       map[int64]struct{}
-	codes        map[string]int // of its failed calls
-	worked       int            // calls that were answered since it ended; here look-ups don't count
-
-	// Of the calls that failed since one was answered, also without an outage:
-	failures    int
-	first, last time.Time
-	code        string        // of the last
-	lasts       time.Duration // after it without a call, it is not known whether calls fail
+	codes        map[string]int // of the failed calls
 }
 
-// outagesBefore is how many earlier outages of a pool are kept.
-const outagesBefore = 3
-
-// over is the outage once it has ended.
-func (o *outage) over() orders.Outage {
-	return orders.Outage{Failure: o.cause(), Since: o.since, Until: o.until, Orders: slices.Sorted(maps.Keys(o.waited))}
-}
-
+// begin notes that the breaker opened.
 func (o *outage) begin() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	switch ended := !o.until.IsZero(); {
-	case ended && o.flickers():
-		o.until = time.Time{}
-	case ended || o.since.IsZero():
-		if ended {
-			o.before = append(o.before, o.over())
-			o.before = o.before[max(len(o.before)-outagesBefore, 0):]
-		}
-		o.since, o.until, o.waited, o.codes = o.first, time.Time{}, map[int64]struct{}{}, map[string]int{o.code: 1}
+	if o.now != nil {
+		o.now.opened = true
 	}
 }
 
-// flickers reports whether an outage that has ended goes on if calls fail again: few worked, and not for long.
-func (o *outage) flickers() bool { return o.worked < flickerMost && o.first.Sub(o.until) < flickerFor }
-
-func (o *outage) end(at time.Time) {
+// works notes that a call was answered, here or at another replica, that was no look-up, while the breaker was closed.
+func (o *outage) works(at time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if !o.since.IsZero() && o.until.IsZero() {
-		o.until, o.worked = at, 0
+	if at.Before(o.failedAt) {
+		return
 	}
+	if o.now != nil && o.now.opened {
+		o.now.until, o.worked = at, 0
+		o.ended = append(o.ended, *o.now)
+		o.ended = o.ended[max(len(o.ended)-outagesMost, 0):]
+	}
+	o.now, o.worked, o.workedAt = nil, o.worked+1, at
 }
 
-// codesMost is how many codes of an outage are counted.
-const codesMost = 100
-
-// answered notes that a call was answered that was no look-up.
-func (o *outage) answered() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.worked, o.failures = o.worked+1, 0
-}
-
-// failed notes when and why a call failed.
+// failed notes when and why a call failed. An outage that has just ended goes on.
 func (o *outage) failed(code string, at time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.failures == 0 || at.Sub(o.last) > o.lasts {
-		o.failures, o.first = 0, at
+	if o.now == nil || !o.now.opened && at.Sub(o.failedAt) > o.lasts {
+		o.now = &away{since: at, waited: map[int64]struct{}{}, codes: map[string]int{}}
 	}
-	o.failures, o.last = o.failures+1, at
-	if o.code = code; o.codes != nil && o.until.IsZero() && (len(o.codes) < codesMost || o.codes[code] > 0) {
-		o.codes[code]++
+	if n := len(o.ended) - 1; n >= 0 && !o.now.opened && o.worked < flickerMost && at.Sub(o.ended[n].until) < flickerFor {
+		o.now, o.ended = new(o.ended[n]), o.ended[:n]
+	}
+	o.failedAt, o.code = at, code
+	if len(o.now.codes) < codesMost || o.now.codes[code] > 0 {
+		o.now.codes[code]++
 	}
 }
 
-// cause is the code of most of its failed calls.
-func (o *outage) cause() (code string) {
-	for other, n := range o.codes {
-		if n > o.codes[code] || n == o.codes[code] && other < code {
+// cause is the code of most failed calls.
+func (a *away) cause() (code string) {
+	for other, n := range a.codes {
+		if n > a.codes[code] || n == a.codes[code] && other < code {
 			code = other
 		}
 	}
@@ -160,47 +174,54 @@ func (o *outage) cause() (code string) {
 func (o *outage) note(orderNo int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.until.IsZero() && o.waited != nil && len(o.waited) < orders.CountsMost {
-		o.waited[orderNo] = struct{}{}
+	if o.now != nil && len(o.now.waited) < orders.CountsMost {
+		o.now.waited[orderNo] = struct{}{}
 	}
 }
 
-// failing returns since when calls fail, when the last one did, the cause, and that of the last one if it is another; nil:
-// they don't. While the breaker is closed, they do if several in a row have failed for a while.
-func (o *outage) failing(now time.Time) (since, last *time.Time, cause string) {
+// tell adds whether calls fail: during an outage, or if several in a row have failed for a while.
+func (o *outage) tell(step *orders.ProviderStep, at time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	switch {
-	case !o.since.IsZero() && o.until.IsZero():
-		if cause = o.cause(); o.code != cause {
-			cause += ", now " + o.code
+	switch a := o.now; {
+	case a == nil && o.worked > 0:
+		step.WorkedAt = new(o.workedAt)
+	case a != nil && (a.opened || o.failedAt.After(a.since) && at.Sub(a.since) >= flickerFor && at.Sub(o.failedAt) < o.lasts):
+		if step.Failure = a.cause(); step.Failure != o.code {
+			step.Failure += ", now " + o.code
 		}
-		return new(o.since), new(o.last), cause
-	case o.failures > 1 && now.Sub(o.first) >= flickerFor && now.Sub(o.last) < o.lasts:
-		return new(o.first), new(o.last), o.code
+		step.FailingSince, step.FailedAt = new(a.since), new(o.failedAt)
 	}
-	return nil, nil, ""
 }
 
-// outages returns those that ended lately; the last one of a step once its calls are answered again, and do not only flicker,
-// or, without its end, while no call is made: another replica may see that calls work again.
+// quiet returns the pools whose last call failed, and whose breakers have let none through for a while.
+func (all *callPools) quiet(now time.Time) (quiet []*callPool) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	for _, p := range all.byStep {
+		p.outage.mu.Lock()
+		if p.outage.now != nil && now.Sub(p.outage.failedAt) > max(flickerFor, p.cfg.Breaker.Open) {
+			quiet = append(quiet, p)
+		}
+		p.outage.mu.Unlock()
+	}
+	return quiet
+}
+
+// outages returns those that ended lately.
 func (all *callPools) outages(now time.Time) []orders.Outage {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	ended := []orders.Outage{}
 	for _, p := range all.byStep {
-		o := &p.outage
-		o.mu.Lock()
-		of := slices.Clone(o.before)
-		if goesOn := o.until.IsZero(); goesOn && !o.since.IsZero() && now.Sub(o.last) > flickerFor || !goesOn && (o.failures == 0 || !o.flickers()) {
-			of = append(of, o.over())
-		}
-		o.mu.Unlock()
-		for _, one := range of {
-			if one.Step, one.Route, one.Host = p.step, p.route, p.cfg.Host(); one.Until.IsZero() || now.Sub(one.Until) < endedFor {
-				ended = append(ended, one)
+		p.outage.mu.Lock()
+		for _, a := range p.outage.ended {
+			if now.Sub(a.until) < orders.OutagesFor {
+				ended = append(ended, orders.Outage{Step: p.step, Route: p.route, Host: p.cfg.Host(), Failure: a.cause(),
+					Since: a.since, Until: a.until, Orders: slices.Sorted(maps.Keys(a.waited))})
 			}
 		}
+		p.outage.mu.Unlock()
 	}
 	return ended
 }

@@ -37,6 +37,9 @@ type incident struct {
 	Description string     `json:"description,omitempty" doc:"Of a webhook endpoint."`
 
 	Totals []currencyTotal `json:"totals" nullable:"false" doc:"These orders, by currency."`
+
+	budget time.Duration // of retries at a step: the shortest of all policies
+	fails  bool          // something says that a step still fails
 }
 
 // failingAttempts is how many attempts in a row make a webhook endpoint an incident.
@@ -52,7 +55,7 @@ func (s *server) incidents(ctx context.Context, v *orders.Overview, of *booksVer
 	all = append(all, waitingForPeople(v, fsm.HoldApproval)...)
 	all = append(all, waitingOperations(v.Operations)...)
 	for _, lost := range v.Lost {
-		one := incident{Kind: "replica_lost", Replica: lost.Name, Since: new(lost.At.UTC()), Orders: lost.Orders, More: lost.Orders >= 1000}
+		one := incident{Kind: "replica_lost", Replica: lost.Name, Since: new(lost.At.UTC()), Orders: lost.Orders, More: lost.Orders >= orders.LostMost}
 		if lost.Orders > 0 {
 			one.Until = new(lost.Until.UTC())
 		}
@@ -102,61 +105,48 @@ func waitingOperations(rows []orders.WaitingOperations) (all []incident) {
 	return all
 }
 
-func failingProviders(v *orders.Overview) (all []incident) {
-	for _, step := range v.Steps {
-		if step.FailingSince != nil && !slices.ContainsFunc(all, func(i incident) bool { return i.isOf(&step) }) {
-			if i := providerFailing(v, &step); i.Orders > 0 || !quiet(v, &i) {
-				all = append(all, i)
-			}
-		}
-	}
-	return all
-}
-
 // quietAfter is how long after its last failed call a provider that no order waits for is no incident any more.
 const quietAfter = 5 * time.Minute
 
-// quiet reports whether nothing says that the provider of an incident still fails: the next call would be tried.
-func quiet(v *orders.Overview, i *incident) bool {
-	return !slices.ContainsFunc(v.Steps, func(step orders.ProviderStep) bool {
-		return i.isOf(&step) && step.FailingSince != nil &&
-			(step.Breaker == "open" || step.InFlight+step.Queued > 0 || step.FailedAt == nil || v.At.Sub(*step.FailedAt) < quietAfter)
-	})
-}
-
-func (i *incident) isOf(step *orders.ProviderStep) bool {
-	return i.Kind == "provider_failing" && i.Step == string(step.Step) && i.Route == step.Route
-}
-
-// providerFailing is the incident of a step and route, under all policies, with the orders that are retried at it.
-func providerFailing(v *orders.Overview, of *orders.ProviderStep) incident {
-	i := incident{Kind: "provider_failing", Step: string(of.Step), Route: of.Route, More: v.MoreThanGrouped(fsm.HoldRetry)}
-	var hosts []string
-	budget := of.Budget // the shortest of all policies
+// failingProviders has an incident for each step and route, under all policies, unless no order waits for it and nothing
+// says that it still fails: the next call would be tried.
+func failingProviders(v *orders.Overview) (all []incident) {
 	for _, step := range v.Steps {
-		if !i.isOf(&step) || step.FailingSince == nil {
+		if step.FailingSince == nil {
 			continue
 		}
-		budget = min(budget, step.Budget)
-		if !slices.Contains(hosts, step.Host) {
-			hosts = append(hosts, step.Host)
+		at := slices.IndexFunc(all, func(i incident) bool { return i.Step == string(step.Step) && i.Route == step.Route })
+		if at < 0 {
+			at, all = len(all), append(all, incident{Kind: "provider_failing", Step: string(step.Step), Route: step.Route, Host: step.Host,
+				More: v.MoreThanGrouped(fsm.HoldRetry), budget: step.Budget})
+		}
+		i := &all[at]
+		if i.budget = min(i.budget, step.Budget); !slices.Contains(strings.Split(i.Host, ", "), step.Host) {
+			i.Host += ", " + step.Host
 		}
 		if i.Since == nil || step.FailingSince.Before(*i.Since) {
 			i.Since, i.Policy, i.Detail = utc(step.FailingSince), step.Policy, step.Failure
 		}
+		i.fails = i.fails || step.Breaker == "open" || step.InFlight+step.Queued > 0 || step.FailedAt == nil || v.At.Sub(*step.FailedAt) < quietAfter
 	}
-	i.Host = strings.Join(hosts, ", ")
+	for at := range all {
+		all[at].addRetried(v.Groups)
+	}
+	return slices.DeleteFunc(all, func(i incident) bool { return i.Orders == 0 && !i.fails })
+}
+
+// addRetried adds the orders that are retried at the step. It began when the step did.
+func (i *incident) addRetried(groups []orders.HeldGroup) {
 	began := i.Since
-	for _, group := range v.Groups {
-		if group.Hold == fsm.HoldRetry && group.Status.Step() == of.Step && group.Route == of.Route {
+	for _, group := range groups {
+		if group.Hold == fsm.HoldRetry && string(group.Status.Step()) == i.Step && group.Route == i.Route {
 			i.add(&group)
-			if end := group.TriedSince.Add(budget).UTC(); !group.TriedSince.IsZero() && (i.NeedsPerson == nil || end.Before(*i.NeedsPerson)) {
+			if end := group.TriedSince.Add(i.budget).UTC(); !group.TriedSince.IsZero() && (i.NeedsPerson == nil || end.Before(*i.NeedsPerson)) {
 				i.NeedsPerson = &end
 			}
 		}
 	}
 	i.Since = began
-	return i
 }
 
 // add adds orders to the incident.

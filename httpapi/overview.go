@@ -17,8 +17,8 @@ var getOverviewOperation = failing(huma.Operation{
 	OperationID: "getOverview", Method: http.MethodGet, Path: "/api/overview", Tags: []string{"service"},
 	Summary: "Get an overview of the service",
 	Description: "What is wrong or needs a person, the outages of providers that ended in the last hour, orders by status and by what they wait for, the oldest unfinished order, " +
-		"the replicas, and the provider steps that they have called in the last minute. Replicas report every five seconds. " +
-		"Counts stop at 10000, or where more says so. They are usually at most a second old; if they take long, at is up to a minute ago, " +
+		"the replicas, and the provider steps that they have called in the last minute. Replicas report every four seconds. " +
+		"Counts stop at 10000, or where more says so. They are usually at most a second old; if they take long, at is up to five seconds ago, " +
 		"and those of orders that had not been counted for long stop at 1000 of each hold, until all are counted.",
 }, "invalid_parameter", "unavailable", "internal")
 
@@ -62,8 +62,8 @@ type endedOutage struct {
 	Steps     []string  `json:"steps" nullable:"false" doc:"At which steps. A route of a charge follows it after a space."`
 	Host      string    `json:"host,omitempty" doc:"The host that failed."`
 	Detail    string    `json:"detail,omitempty" doc:"The code of most failed calls, or why there was no connection."`
-	Since     time.Time `json:"since" doc:"When the circuit breaker opened. Times between which it was closed for less than a minute are one outage."`
-	Until     time.Time `json:"until" doc:"When a call succeeded and closed it."`
+	Since     time.Time `json:"since" doc:"When the first of the calls failed that failed in a row until the circuit breaker opened. If calls fail again within ten seconds, before three have worked, it is the same outage."`
+	Until     time.Time `json:"until" doc:"When the first call worked again."`
 	Orders    int64     `json:"orders" doc:"Orders that waited for the step meanwhile."`
 	More      bool      `json:"more" doc:"More orders may have waited."`
 	Completed int64     `json:"completed" doc:"Of orders: those that are completed now."`
@@ -148,7 +148,7 @@ var listErrorGroupsOperation = failing(huma.Operation{
 	OperationID: "listErrorGroups", Method: http.MethodGet, Path: "/api/error-groups", Tags: []string{"orders"},
 	Summary: "List groups of failed and held orders",
 	Description: "Orders that failed or are held for attention, grouped by step and cause, and orders that are retried, grouped by step; the one with the last error first, up to 200. " +
-		"Covers the newest 10000 orders of each kind. Groups are usually at most a second old; if they take long, up to a minute, " +
+		"Covers the newest 10000 orders of each kind. Groups are usually at most a second old; if they take long, up to five seconds, " +
 		"and those that had not been read for long cover the newest 1000 orders, until all are read.",
 }, "invalid_parameter", "unavailable", "internal")
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -23,6 +24,8 @@ const (
 	CountsMost = 10_000
 	// firstMost is where those stop that look at each order, if a caller waits and they may take long.
 	firstMost = 1000
+	// LostMost is how many driven orders Overview looks at for those of lost replicas.
+	LostMost = 1000
 	// OldestMost is how many of the oldest orders of each hold Waiting reads to find the longest wait.
 	OldestMost = 100
 )
@@ -92,8 +95,6 @@ type Overview struct {
 	OrdersPerSecond float64        // that the replicas finish
 	Steps           []ProviderStep // that the replicas have made calls for lately; by policy, step and route
 	Ended           []Outage       // within an hour, of steps that do not fail now; the last one first
-
-	goOn []Outage // as far as a replica knows
 }
 
 // HeldGroup counts held orders that wait for the same.
@@ -128,6 +129,7 @@ type ProviderStep struct {
 	Host         string     `json:"host,omitempty"`         // that is called, with the port if the policy names one
 	FailedAt     *time.Time `json:"failedAt,omitempty"`     // when the last of them failed
 	Failure      string     `json:"failure,omitempty"`      // the code of most failed calls since then, and of the last one
+	WorkedAt     *time.Time `json:"workedAt,omitempty"`     // when the last call was answered, in one replica; nil: it was not
 
 	Budget time.Duration `json:"budget"` // of its retries
 }
@@ -140,7 +142,7 @@ type Outage struct {
 	Host    string    `json:"host,omitempty"`
 	Failure string    `json:"failure,omitempty"` // the code of most failed calls
 	Since   time.Time `json:"since"`
-	Until   time.Time `json:"until"`  // in a report: zero if it goes on, and no call was made lately
+	Until   time.Time `json:"until"`
 	Orders  []int64   `json:"orders"` // that waited; CountsMost or more: there may be others
 
 	Steps    []string `json:"-"` // with the route
@@ -149,8 +151,6 @@ type Outage struct {
 	// What became of them; the rest goes on. Held: for a person.
 	Waited, Completed, Held, Failed, Canceled int64 `json:"-"`
 }
-
-func (o *Outage) isOf(step fsm.Step, route string) bool { return o.Step == step && o.Route == route }
 
 // BreakerStates are the states of a circuit breaker, the best first.
 var BreakerStates = []string{"closed", "half_open", "open"}
@@ -188,8 +188,8 @@ type LostReplica struct {
 	since time.Time // of its first report
 }
 
-// outagesFor is how long an outage that is over is shown.
-const outagesFor = time.Hour
+// OutagesFor is how long an outage that is over is shown.
+const OutagesFor = time.Hour
 
 // Overview asks the database at most once a second for all callers. Errors: ErrUnavailable.
 func (r *Reader) Overview(ctx context.Context, b Backlog) (Overview, error) {
@@ -216,9 +216,7 @@ func (r *Reader) readOverview(ctx context.Context, b Backlog, most int32) (v Ove
 		count.Status = state
 		v.Statuses = append(v.Statuses, count)
 	}
-	reports, err := Read(ctx, r, func(ctx context.Context, _ struct{}) ([]db.ReplicaReportsRow, error) {
-		return r.query.ReplicaReports(ctx)
-	}, struct{}{})
+	reports, err := Read(ctx, r, r.query.ReplicaReports, LostMost)
 	var replicas []db.ServerReplicasRow
 	if err == nil { // after the reports: whoever has reported is connected
 		replicas, err = Read(ctx, r, r.query.ServerReplicas, pg.ServiceName)
@@ -246,45 +244,32 @@ func (r *Reader) readOverview(ctx context.Context, b Backlog, most int32) (v Ove
 func (v *Overview) addReports(rows []db.ReplicaReportsRow) error {
 	for _, row := range rows {
 		var ended []Outage
-		if err := json.Unmarshal(row.Outages, &ended); err != nil {
-			return fmt.Errorf("read outages of a replica: %w", err)
+		var steps []ProviderStep
+		if err := errors.Join(json.Unmarshal(row.Outages, &ended), json.Unmarshal(row.Steps, &steps)); err != nil {
+			return fmt.Errorf("read report of a replica: %w", err)
 		}
-		for i := range ended {
-			if ended[i].Until.IsZero() {
-				v.goOn = append(v.goOn, ended[i])
-			} else if v.At.Sub(ended[i].Until) < outagesFor {
-				v.Ended = addOutage(v.Ended, &ended[i])
-			}
+		v.Ended = append(v.Ended, ended...)
+		if row.Name == "" {
+			continue
 		}
 		connected := slices.IndexFunc(v.Replicas, func(c Replica) bool { return strings.HasPrefix(c.Name+" ", row.Name+" ") })
-		if row.Name != "" && connected >= 0 {
+		if connected >= 0 {
 			v.Replicas[connected].Since = &row.Since // of processes with the same name, that of the last
 		}
-		if row.Name != "" && row.Late && connected < 0 {
+		if row.Late && connected < 0 {
 			v.Lost = append(v.Lost, LostReplica{row.Name, row.At, row.Orders, row.Until, row.Since})
-		} else if row.Name != "" && !row.Silent {
-			if err := v.addSteps(&row); err != nil {
-				return err
+		} else if !row.Silent {
+			v.OrdersPerSecond += row.OrdersPerSecond
+			for _, step := range steps {
+				v.Steps = addStep(v.Steps, step)
 			}
 		}
 	}
-	v.settleOutages()
+	v.Ended = joined(slices.DeleteFunc(v.Ended, func(o Outage) bool { return v.At.Sub(o.Until) >= OutagesFor || v.goesOn(&o) }))
 	v.Lost = unreplaced(v.Lost, rows)
 	slices.SortFunc(v.Steps, func(a, b ProviderStep) int {
 		return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Step, b.Step), cmp.Compare(a.Route, b.Route))
 	})
-	return nil
-}
-
-func (v *Overview) addSteps(row *db.ReplicaReportsRow) error {
-	v.OrdersPerSecond += row.OrdersPerSecond
-	var steps []ProviderStep
-	if err := json.Unmarshal(row.Steps, &steps); err != nil {
-		return fmt.Errorf("read report of a replica: %w", err)
-	}
-	for _, step := range steps {
-		v.Steps = addStep(v.Steps, step)
-	}
 	return nil
 }
 
@@ -328,76 +313,40 @@ func addStep(sum []ProviderStep, step ProviderStep) []ProviderStep {
 	return sum
 }
 
-// addOutage adds what a replica saw of an outage. Its orders may have waited at several replicas.
-func addOutage(all []Outage, one *Outage) []Outage {
-	i := slices.IndexFunc(all, func(o Outage) bool {
-		return o.isOf(one.Step, one.Route) && !one.Until.Before(o.Since) && !o.Until.Before(one.Since)
+// goesOn reports whether calls of a step still fail at a replica, so that an outage is not over.
+func (v *Overview) goesOn(o *Outage) bool {
+	return slices.ContainsFunc(v.Steps, func(s ProviderStep) bool {
+		return s.Step == o.Step && s.Route == o.Route && s.FailingSince != nil && s.FailingSince.Before(o.Until)
 	})
-	if i < 0 {
-		return append(all, *one)
-	}
-	all[i].join(one)
-	return all
 }
 
-func (o *Outage) join(one *Outage) {
-	if one.Since.Before(o.Since) {
-		o.Since = one.Since
-	}
-	if one.Until.After(o.Until) {
-		o.Until, o.Failure, o.Host = one.Until, one.Failure, one.Host
-	}
-	o.Orders = append(o.Orders, one.Orders...)
-	slices.Sort(o.Orders)
-	o.Orders = slices.Compact(o.Orders)
-}
-
-// ofHosts joins what a host failed at in one time: the same orders waited at several steps. The last outage comes first.
-func ofHosts(ended []Outage) (joined []Outage) {
-	for _, one := range ended {
-		at := slices.IndexFunc(joined, func(o Outage) bool { return o.Host != "" && o.Host == one.Host && !one.Until.Before(o.Since) })
-		if at < 0 {
-			at, joined = len(joined), append(joined, one)
-		}
-		o := &joined[at]
-		o.join(&one)
+// joined joins what replicas saw of a step or of a host in one time: the same orders waited at several of them. The last
+// outage comes first.
+func joined(parts []Outage) (all []Outage) {
+	slices.SortFunc(parts, func(a, b Outage) int { return b.Until.Compare(a.Until) })
+	for _, one := range parts {
 		step := strings.TrimSpace(string(one.Step) + " " + one.Route)
-		if !slices.Contains(o.Steps, step) { // of another replica or policy
-			o.Steps = append(o.Steps, step)
+		at := slices.IndexFunc(all, func(o Outage) bool {
+			return !one.Until.Before(o.Since) && (slices.Contains(o.Steps, step) || o.Host != "" && o.Host == one.Host)
+		})
+		if at < 0 {
+			at, all = len(all), append(all, one)
 		}
-		o.failures = append(o.failures, step+": "+one.Failure)
-		if one.Failure != o.Failure {
-			o.Failure = strings.Join(o.failures, "; ")
+		o := &all[at]
+		if one.Since.Before(o.Since) {
+			o.Since = one.Since
 		}
-	}
-	return joined
-}
-
-// settleOutages leaves either that a step fails, or that it works again, whatever happened last at any replica: the
-// breaker of one that has no orders stays half-open, and its outage was a part of the one that has ended.
-func (v *Overview) settleOutages() {
-	for at := 0; at < len(v.Ended); at++ {
-		o := &v.Ended[at]
-		for i := range v.Steps {
-			s := &v.Steps[i]
-			if s.FailingSince == nil || !o.isOf(s.Step, s.Route) || !o.Until.After(*s.FailingSince) { // an earlier one
-				continue
+		o.Orders = slices.Concat(o.Orders, one.Orders)
+		slices.Sort(o.Orders)
+		o.Orders = slices.Compact(o.Orders)
+		if !slices.Contains(o.Steps, step) { // the last cause of each counts
+			o.Steps, o.failures = append(o.Steps, step), append(o.failures, step+": "+one.Failure)
+			if one.Failure != o.Failure {
+				o.Failure = strings.Join(o.failures, "; ")
 			}
-			if s.FailedAt == nil || !s.FailedAt.Before(o.Until) {
-				v.Ended = slices.Delete(v.Ended, at, at+1)
-				at--
-				break
-			}
-			for _, part := range v.goOn {
-				if part.isOf(s.Step, s.Route) && !part.Since.Before(*s.FailingSince) {
-					o.join(&part)
-				}
-			}
-			s.FailingSince, s.FailedAt, s.Failure = nil, nil, ""
 		}
 	}
-	slices.SortFunc(v.Ended, func(a, b Outage) int { return b.Until.Compare(a.Until) })
-	v.Ended = ofHosts(v.Ended)
+	return all
 }
 
 // followOutages counts what became of the orders that waited. An outage of which none has completed is left out: others'
@@ -522,11 +471,11 @@ type result[T any] struct {
 }
 
 const (
-	sharedFor   = time.Second           // how long a result is good, at least
-	sharedTimes = 50                    // and this many times as long as the read took
-	sharedMost  = 5 * time.Second       // but no longer, even if the machine is busy
-	sharedSlow  = 50 * time.Millisecond // a read that nobody is to wait for: its result may be twice as old
-	sharedLimit = 10 * time.Second      // how long a read may take
+	sharedFor   = time.Second             // how long a result is good, at least
+	sharedTimes = 50                      // and this many times as long as the read took
+	sharedMost  = 2500 * time.Millisecond // but no longer, even if the machine is busy
+	sharedSlow  = 50 * time.Millisecond   // a read that nobody is to wait for: its result may be twice as old
+	sharedLimit = 10 * time.Second        // how long a read may take
 )
 
 // get returns the last result while it is good, or reads. A caller that leaves does not end the read for the others.

@@ -98,29 +98,20 @@ func TestUnreplaced(t *testing.T) {
 	assert.Equal(t, len(unreplaced(one, next)), 1, "its order is not taken over yet")
 }
 
-// TestAddOutage: replicas see parts of an outage, and the same orders wait at several of them.
-func TestAddOutage(t *testing.T) {
+// TestJoined: replicas see parts of an outage, and the same orders wait at several of them.
+func TestJoined(t *testing.T) {
 	t.Parallel()
 	at := func(minute int) time.Time { return time.Unix(int64(60*minute), 0) }
-	var all []Outage
-	for _, one := range []Outage{
-		{Step: fsm.Charge, Since: at(2), Until: at(7), Orders: []int64{1, 3}}, {Step: fsm.Charge, Since: at(1), Until: at(6), Orders: []int64{2, 3}},
-		{Step: fsm.Reserve, Since: at(1), Until: at(2)}, {Step: fsm.Reserve, Since: at(4), Until: at(5)}, {Step: fsm.Reserve, Since: at(0), Until: at(1)},
-	} {
-		all = addOutage(all, &one)
-	}
 	var text string
-	for _, o := range all {
-		text += fmt.Sprintln(o.Step, o.Since.Unix()/60, o.Until.Unix()/60, o.Orders)
+	for _, o := range joined([]Outage{
+		{Step: fsm.Charge, Since: at(2), Until: at(7), Orders: []int64{1, 3}, Host: "pay.example", Failure: "timeout"},
+		{Step: fsm.Charge, Since: at(1), Until: at(6), Orders: []int64{2, 3}, Failure: "HTTP 500"}, {Step: fsm.Confirm, Since: at(1), Until: at(2)},
+		{Step: fsm.Reserve, Since: at(4), Until: at(5), Host: "pay.example", Failure: "HTTP 503"}, {Step: fsm.Confirm, Since: at(4), Until: at(5)},
+		{Step: fsm.Confirm, Since: at(0), Until: at(1)}, {Step: fsm.Charge, Route: "cards", Host: "pay.example", Since: at(0), Until: at(0)},
+	}) {
+		text += fmt.Sprintln(o.Steps, o.Since.Unix()/60, o.Until.Unix()/60, o.Orders, o.Failure)
 	}
-	assert.Equal(t, text, "charge 1 7 [1 2 3]\nreserve 0 2 []\nreserve 4 5 []\n", "outages")
-	all[0].Failure, all[2].Failure = "timeout", "HTTP 503"
-	all[0].Host, all[2].Host = "pay.example", "pay.example"
-	all = ofHosts(append([]Outage{all[0], all[2]}, Outage{Step: fsm.Charge, Route: "cards", Host: "pay.example", Since: at(0), Until: at(0)}))
-	assert.Equal(t, all[0].Failure, "charge: timeout; reserve: HTTP 503", "causes")
-	assert.Equal(t, fmt.Sprintln(all[0].Steps, all[0].Orders, all[1].Steps), "[charge reserve] [1 2 3] [charge cards]\n", "outages of a host")
-	v := Overview{Steps: []ProviderStep{{Step: fsm.Charge, FailingSince: new(at(1)), FailedAt: new(at(2))}},
-		Ended: []Outage{{Step: fsm.Charge, Since: at(6), Until: at(7), Orders: []int64{2}}}, goOn: []Outage{{Step: fsm.Charge, Since: at(1), Orders: []int64{1}}}}
-	v.settleOutages()
-	assert.Equal(t, fmt.Sprintln(v.Steps[0].FailingSince == nil, v.Ended[0].Since.Unix(), v.Ended[0].Until.Unix(), v.Ended[0].Orders), "true 60 420 [1 2]\n", "one began and another one ended it")
+	assert.Equal(t, text, "[charge reserve] 1 7 [1 2 3] charge: timeout; reserve: HTTP 503\n[confirm] 4 5 [] \n[confirm] 0 2 [] \n[charge cards] 0 0 [] \n", "outages")
+	v := Overview{Steps: []ProviderStep{{Step: fsm.Charge, FailingSince: new(at(1))}}}
+	assert.True(t, v.goesOn(&Outage{Step: fsm.Charge, Until: at(2)}) && !v.goesOn(&Outage{Step: fsm.Charge, Until: at(1)}), "an outage since which a step fails is not over")
 }

@@ -77,7 +77,7 @@ export interface paths {
         };
         /**
          * List groups of failed and held orders
-         * @description Orders that failed or are held for attention, grouped by step and cause, and orders that are retried, grouped by step; the one with the last error first, up to 200. Covers the newest 10000 orders of each kind. Groups are usually at most a second old; if they take long, up to a minute, and those that had not been read for long cover the newest 1000 orders, until all are read. Needs the role read.
+         * @description Orders that failed or are held for attention, grouped by step and cause, and orders that are retried, grouped by step; the one with the last error first, up to 200. Covers the newest 10000 orders of each kind. Groups are usually at most a second old; if they take long, up to five seconds, and those that had not been read for long cover the newest 1000 orders, until all are read. Needs the role read.
          */
         get: operations["listErrorGroups"];
         put?: never;
@@ -595,7 +595,7 @@ export interface paths {
         };
         /**
          * Get an overview of the service
-         * @description What is wrong or needs a person, the outages of providers that ended in the last hour, orders by status and by what they wait for, the oldest unfinished order, the replicas, and the provider steps that they have called in the last minute. Replicas report every five seconds. Counts stop at 10000, or where more says so. They are usually at most a second old; if they take long, at is up to a minute ago, and those of orders that had not been counted for long stop at 1000 of each hold, until all are counted. Needs the role read.
+         * @description What is wrong or needs a person, the outages of providers that ended in the last hour, orders by status and by what they wait for, the oldest unfinished order, the replicas, and the provider steps that they have called in the last minute. Replicas report every four seconds. Counts stop at 10000, or where more says so. They are usually at most a second old; if they take long, at is up to five seconds ago, and those of orders that had not been counted for long stop at 1000 of each hold, until all are counted. Needs the role read.
          */
         get: operations["getOverview"];
         put?: never;
@@ -1621,14 +1621,14 @@ export interface components {
             orders: number;
             /**
              * Format: date-time
-             * @description When the circuit breaker opened. Times between which it was closed for less than a minute are one outage.
+             * @description When the first of the calls failed that failed in a row until the circuit breaker opened. If calls fail again within ten seconds, before three have worked, it is the same outage.
              */
             since: string;
             /** @description At which steps. A route of a charge follows it after a space. */
             steps: string[];
             /**
              * Format: date-time
-             * @description When a call succeeded and closed it.
+             * @description When the first call worked again.
              */
             until: string;
         };
