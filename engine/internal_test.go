@@ -203,7 +203,7 @@ func TestOutage(t *testing.T) {
 	fails("HTTP 503", 100)
 	o.begin()
 	shows(200, "HTTP 503 since 61", 0, 1)
-	o.works(at(99)) // elsewhere, before it failed here
+	pool.learn([]orders.ProviderStep{{WorkedAt: new(at(99))}, {Route: "another", WorkedAt: new(at(150))}, {Host: "another", WorkedAt: new(at(150))}, {}})
 	fails("HTTP 503", 150, 201)
 	fails("connection refused", 202)
 	shows(203, "HTTP 503, now connection refused since 61", 0, 0)
@@ -222,4 +222,6 @@ func TestOutage(t *testing.T) {
 	fails("timeout", 225)
 	o.begin()
 	shows(225, "timeout since 225", 2, 0) // calls worked for 10 s
+	pool.learn([]orders.ProviderStep{{WorkedAt: new(at(240))}})
+	shows(240, "worked at 240", 3, 0) // at another replica
 }

@@ -73,15 +73,19 @@ func (e *Engine) learn() {
 	for _, row := range rows {
 		var steps []orders.ProviderStep
 		err = errors.Join(err, json.Unmarshal(row.Steps, &steps))
-		for _, step := range steps {
-			for _, p := range quiet {
-				if step.Step == p.step && step.Route == p.route && step.Host == p.cfg.Host() && step.WorkedAt != nil {
-					p.outage.works(*step.WorkedAt)
-				}
-			}
+		for _, p := range quiet {
+			p.learn(steps)
 		}
 	}
 	e.warnReport("read the reports of other replicas", err)
+}
+
+func (p *callPool) learn(steps []orders.ProviderStep) {
+	for _, step := range steps {
+		if step.Step == p.step && step.Route == p.route && step.Host == p.cfg.Host() && step.WorkedAt != nil {
+			p.outage.works(*step.WorkedAt)
+		}
+	}
 }
 
 func (e *Engine) endReport() {
