@@ -57,7 +57,7 @@ func (e *Engine) report(ordersPerSecond float64, steps []orders.ProviderStep, st
 	if err = errors.Join(err, wrong); err == nil {
 		err = e.query.ReplicaReport(ctx, p)
 	}
-	if e.warnReport("store the report of this replica", err); err != nil {
+	if e.warnReport("store", err); err != nil {
 		return nil
 	}
 	return outages
@@ -77,7 +77,7 @@ func (e *Engine) learn() {
 			p.learn(steps)
 		}
 	}
-	e.warnReport("read the reports of other replicas", err)
+	e.warnReport("read", err)
 }
 
 func (p *callPool) learn(steps []orders.ProviderStep) {
@@ -91,12 +91,12 @@ func (p *callPool) learn(steps []orders.ProviderStep) {
 func (e *Engine) endReport() {
 	ctx, cancel := e.handingBack()
 	defer cancel()
-	e.warnReport("end the report of this replica", e.query.ReplicaReportEnd(ctx, e.owner))
+	e.warnReport("end", e.query.ReplicaReportEnd(ctx, e.owner))
 }
 
-func (e *Engine) warnReport(what string, err error) {
+func (e *Engine) warnReport(verb string, err error) {
 	if err != nil && e.ctx.Err() == nil {
-		e.log.Warn(what, "error", err)
+		e.log.Warn("reports of replicas", "verb", verb, "error", err)
 	}
 }
 
