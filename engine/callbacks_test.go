@@ -1,7 +1,6 @@
 package engine_test
 
 import (
-	"bytes"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -413,14 +412,8 @@ func TestSignedCallbacks(t *testing.T) {
 	d.admit(t, request("o"))
 	token, key := d.provider.token(t, "charge"), d.provider.made("charge/do")[0].key
 	d.until(t, "o", "callback")
-	post := func(token, body string, header http.Header) int {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, d.cfg.PublicURL+"/api/callbacks/"+token, bytes.NewReader([]byte(body)))
-		assert.NoError(t, err)
-		r.Header = header
-		response, err := http.DefaultClient.Do(r)
-		assert.NoError(t, err)
-		_ = response.Body.Close()
-		return response.StatusCode
+	post := func(token, body string, header http.Header) error {
+		return assert.Err(d.engine.Answer(t.Context(), token, engine.CallbackResult{Outcome: "done", Header: header, Body: []byte(body)}))
 	}
 	body := `{"outcome":"done","reference":"r"}`
 	m, now := signing.Message{ID: key, Body: []byte(body)}, time.Now()
@@ -430,18 +423,18 @@ func TestSignedCallbacks(t *testing.T) {
 		"by somebody else": signedBy(t, "", m, now), "with another id": signedBy(t, path, signing.Message{ID: "msg_1", Body: m.Body}, now),
 		"without an id": signedBy(t, path, signing.Message{Body: m.Body}, now),
 	} {
-		assert.Equal(t, post(token, body, header), http.StatusBadRequest, "signed", name)
+		assert.ErrorIs(t, post(token, body, header), engine.ErrSignature, "signed", name)
 	}
 	d.counts(t, 0, `SELECT count(*) FROM step_answers`)
 	signed := signedBy(t, path, m, time.Now())
-	assert.Equal(t, post(token, body, signed), http.StatusOK, "signed")
+	assert.NoError(t, post(token, body, signed), "signed")
 	reserve := d.provider.token(t, "reserve")
 
 	// Whoever has seen it can't complete the next step of the order with it, nor another order.
 	d.provider.reset()
 	d.admit(t, request("p"))
 	for step, token := range map[string]string{"reserve of the same order": reserve, "charge of another order": d.provider.token(t, "charge")} {
-		assert.Equal(t, post(token, body, signed), http.StatusBadRequest, "signed for a charge", step)
+		assert.ErrorIs(t, post(token, body, signed), engine.ErrSignature, "signed for a charge", step)
 	}
 	d.counts(t, 1, `SELECT count(*) FROM step_answers`)
 }
