@@ -6,6 +6,7 @@ help: ## show this list
 
 generate: ## make all generated files anew: queries, diagram, OpenAPI, clients (with npm)
 	go tool -modfile=test/tools/go.mod sqlc generate
+	.ci/statements >db/sqlc.sum
 	go generate ./...
 	cd client/typescript && npm ci --ignore-scripts --no-audit --no-fund && npm run generate
 
