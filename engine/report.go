@@ -101,8 +101,8 @@ func (e *Engine) warnReport(verb string, err error) {
 }
 
 // outage is what a pool knows of the outages of its provider. One begins with the first of the failures in a row that
-// opened the breaker, and ends with the first call that is answered once it is closed. Look-ups don't count: they may be
-// answered while the step still fails. Times are by the database's clock.
+// opened the breaker or lasted for a while, and ends with the first call that is answered once the breaker is closed.
+// Look-ups don't count: they may be answered while the step still fails. Times are by the database's clock.
 type outage struct {
 	mu       sync.Mutex
 	now      *away  // while calls fail; nil: they don't, as far as is known
@@ -112,14 +112,13 @@ type outage struct {
 
 	failedAt time.Time
 	code     string        // of the last failed call
-	lasts    time.Duration // after it without a call, it is not known whether calls fail, unless the breaker opened
+	lasts    time.Duration // failures further apart are not in a row
 }
 
-// away is a time during which the calls fail in a row, and the orders that wait meanwhile. It is an outage if the breaker
-// opened.
+// away is a time during which the calls fail in a row, and the orders that wait meanwhile.
 type away struct {
 	since, until time.Time
-	opened       bool
+	outage       bool // the breaker opened, or they failed for a while
 	waited       map[int64]struct{}
 	codes        map[string]int // of the failed calls
 }
@@ -129,7 +128,7 @@ func (o *outage) begin() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.now != nil {
-		o.now.opened = true
+		o.now.outage = true
 	}
 }
 
@@ -140,7 +139,7 @@ func (o *outage) works(at time.Time) {
 	if at.Before(o.failedAt) {
 		return
 	}
-	if o.now != nil && o.now.opened {
+	if o.now != nil && o.now.outage {
 		o.now.until, o.worked = at, 0
 		o.ended = append(o.ended, *o.now)
 		o.ended = o.ended[max(len(o.ended)-outagesMost, 0):]
@@ -152,10 +151,10 @@ func (o *outage) works(at time.Time) {
 func (o *outage) failed(code string, at time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.now == nil || !o.now.opened && at.Sub(o.failedAt) > o.lasts {
+	if o.now == nil || !o.now.outage && at.Sub(o.failedAt) > o.lasts {
 		o.now = &away{since: at, waited: map[int64]struct{}{}, codes: map[string]int{}}
 	}
-	if n := len(o.ended) - 1; n >= 0 && !o.now.opened && o.worked < flickerMost && at.Sub(o.ended[n].until) < flickerFor {
+	if n := len(o.ended) - 1; n >= 0 && !o.now.outage && o.worked < flickerMost && at.Sub(o.ended[n].until) < flickerFor {
 		o.now, o.ended = new(o.ended[n]), o.ended[:n]
 	}
 	o.failedAt, o.code = at, code
@@ -183,14 +182,15 @@ func (o *outage) note(orderNo int64) {
 	}
 }
 
-// tell adds whether calls fail: during an outage, or if several in a row have failed for a while.
+// tell adds whether calls fail. Several failures in a row are an outage after a while, also if there were no more calls.
 func (o *outage) tell(step *orders.ProviderStep, at time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch a := o.now; {
 	case a == nil && o.worked > 0:
 		step.WorkedAt = new(o.workedAt)
-	case a != nil && (a.opened || o.failedAt.After(a.since) && at.Sub(a.since) >= flickerFor && at.Sub(o.failedAt) < o.lasts):
+	case a != nil && (a.outage || o.failedAt.After(a.since) && at.Sub(a.since) >= flickerFor && at.Sub(o.failedAt) < o.lasts):
+		a.outage = true
 		if step.Failure = a.cause(); step.Failure != o.code {
 			step.Failure += ", now " + o.code
 		}
