@@ -32,9 +32,12 @@ const (
 
 // Defines values for BulkFilterFailureStep.
 const (
+	BulkFilterFailureStepCapture BulkFilterFailureStep = "capture"
 	BulkFilterFailureStepCharge  BulkFilterFailureStep = "charge"
 	BulkFilterFailureStepConfirm BulkFilterFailureStep = "confirm"
+	BulkFilterFailureStepRefund  BulkFilterFailureStep = "refund"
 	BulkFilterFailureStepReserve BulkFilterFailureStep = "reserve"
+	BulkFilterFailureStepVoid    BulkFilterFailureStep = "void"
 )
 
 // Defines values for BulkFilterHold.
@@ -150,9 +153,12 @@ const (
 
 // Defines values for ErrorGroupStep.
 const (
+	ErrorGroupStepCapture ErrorGroupStep = "capture"
 	ErrorGroupStepCharge  ErrorGroupStep = "charge"
 	ErrorGroupStepConfirm ErrorGroupStep = "confirm"
+	ErrorGroupStepRefund  ErrorGroupStep = "refund"
 	ErrorGroupStepReserve ErrorGroupStep = "reserve"
+	ErrorGroupStepVoid    ErrorGroupStep = "void"
 )
 
 // Defines values for FailureStep.
@@ -554,16 +560,18 @@ const (
 
 // Defines values for ListOrdersParamsFailureStep.
 const (
+	ListOrdersParamsFailureStepCapture ListOrdersParamsFailureStep = "capture"
 	ListOrdersParamsFailureStepCharge  ListOrdersParamsFailureStep = "charge"
 	ListOrdersParamsFailureStepConfirm ListOrdersParamsFailureStep = "confirm"
+	ListOrdersParamsFailureStepRefund  ListOrdersParamsFailureStep = "refund"
 	ListOrdersParamsFailureStepReserve ListOrdersParamsFailureStep = "reserve"
+	ListOrdersParamsFailureStepVoid    ListOrdersParamsFailureStep = "void"
 )
 
 // Defines values for ListOrdersParamsRefund.
 const (
-	ListOrdersParamsRefundDone   ListOrdersParamsRefund = "done"
-	ListOrdersParamsRefundFailed ListOrdersParamsRefund = "failed"
-	ListOrdersParamsRefundOpen   ListOrdersParamsRefund = "open"
+	ListOrdersParamsRefundDone ListOrdersParamsRefund = "done"
+	ListOrdersParamsRefundOpen ListOrdersParamsRefund = "open"
 )
 
 // Defines values for ListOrdersParamsDispute.
@@ -751,7 +759,7 @@ type BulkFilter struct {
 	// FailureCode Failed, or being undone, with this code.
 	FailureCode string `json:"failureCode,omitempty,omitzero"`
 
-	// FailureStep Failed, or being undone, because of this step.
+	// FailureStep Failed, or being undone, because of this step. refund, capture, void: the last one has failed.
 	FailureStep BulkFilterFailureStep `json:"failureStep,omitempty,omitzero"`
 
 	// Hold What the orders are waiting for.
@@ -771,7 +779,7 @@ type BulkFilter struct {
 	Status []Status `json:"status,omitempty,omitzero"`
 }
 
-// BulkFilterFailureStep Failed, or being undone, because of this step.
+// BulkFilterFailureStep Failed, or being undone, because of this step. refund, capture, void: the last one has failed.
 type BulkFilterFailureStep string
 
 // BulkFilterHold What the orders are waiting for.
@@ -1295,7 +1303,7 @@ type ErrorGroup struct {
 	// FirstAt When the first of them failed or was held, since a person retried it last. Of retries: when the tries began.
 	FirstAt time.Time `json:"firstAt"`
 
-	// Hold Absent if the orders failed.
+	// Hold Absent if something failed.
 	Hold ErrorGroupHold `json:"hold,omitempty,omitzero"`
 
 	// LastAt When the last of them failed or was held. Of holds, the 50 oldest and the 50 newest orders are looked at.
@@ -1314,14 +1322,14 @@ type ErrorGroup struct {
 	// Step The step that failed or is held.
 	Step ErrorGroupStep `json:"step,omitempty,omitzero"`
 
-	// Totals These orders, by currency.
+	// Totals These orders, by currency: their amounts, or those of what has failed of completed ones.
 	Totals []CurrencyTotal `json:"totals"`
 
 	// Trying Of orders: those whose step is being tried again now, so that they have no hold.
 	Trying int64 `json:"trying,omitempty,omitzero"`
 }
 
-// ErrorGroupHold Absent if the orders failed.
+// ErrorGroupHold Absent if something failed.
 type ErrorGroupHold string
 
 // ErrorGroupStep The step that failed or is held.
@@ -3275,10 +3283,10 @@ type ListOrdersParams struct {
 	// HoldReason Only orders with this holdReason, or its part before a colon. Requires hold.
 	HoldReason string `form:"holdReason,omitempty" json:"holdReason,omitempty,omitzero"`
 
-	// FailureStep Only orders that failed, or are being undone, because of this step.
+	// FailureStep Only orders that failed, or are being undone, because of this step. refund, capture, void: whose last one has failed.
 	FailureStep ListOrdersParamsFailureStep `form:"failureStep,omitempty" json:"failureStep,omitempty,omitzero"`
 
-	// FailureCode Only orders that failed, or are being undone, with this code.
+	// FailureCode Only orders that failed, or are being undone, with this code. With refund, capture or void as the step: its code.
 	FailureCode string `form:"failureCode,omitempty" json:"failureCode,omitempty,omitzero"`
 
 	// AmountFrom Only orders of at least this amount, in any currency.
@@ -3302,7 +3310,7 @@ type ListOrdersParams struct {
 	// Voided Only orders of whose authorization something was voided or has ended.
 	Voided bool `form:"voided,omitempty" json:"voided,omitempty,omitzero"`
 
-	// Refund open: only orders with a requested refund, capture or void that is neither done nor failed. done, failed: whose last refund is done, or has failed.
+	// Refund open: only orders with a requested refund, capture or void that is neither done nor failed. done: whose last refund is done.
 	Refund ListOrdersParamsRefund `form:"refund,omitempty" json:"refund,omitempty,omitzero"`
 
 	// Dispute Only orders with a dispute that is open, or was won or lost.

@@ -347,9 +347,9 @@ WITH looked AS (
    ORDER BY CASE WHEN $21::boolean THEN d.order_no ELSE -d.order_no END LIMIT $25::integer)
   UNION ALL
   (SELECT u.order_no FROM (
-     SELECT q.order_no FROM pawl.charge_operations AS q WHERE $22::text = 'refund' AND $19::text = 'open' AND q.due_at IS NOT NULL
+     SELECT q.order_no FROM pawl.charge_operations AS q WHERE $22::text = 'open' AND q.due_at IS NOT NULL
      UNION
-     SELECT w.order_no FROM pawl.charge_operations AS w WHERE $22::text = 'refund' AND $19::text = 'failed' AND w.state = 'failed') AS u
+     SELECT w.order_no FROM pawl.charge_operations AS w WHERE $22::text = 'failed' AND w.state = 'failed') AS u
    WHERE u.order_no > $23::bigint AND u.order_no < $24::bigint
    ORDER BY CASE WHEN $21::boolean THEN u.order_no ELSE -u.order_no END LIMIT $25::integer)
   UNION ALL
@@ -367,8 +367,11 @@ SELECT ARRAY(
           OR o.lines IS NOT NULL AND $6::text IN (SELECT l.item FROM pawl.items_of(o.item, o.quantity, o.lines) AS l(line, item, quantity))) AND ($7::text = '' OR o.customer_id = $7::text)
         AND ($8::text = '' OR o.hold = $8::text)
         AND ($9::text = '' OR o.hold_reason = $9::text OR starts_with(o.hold_reason, $9::text || ':'))
-        AND ($10::text = '' OR o.failure_step = $10::text)
-        AND ($11::text = '' OR o.failure_code = $11::text)
+        AND CASE WHEN $10::text IN ('refund', 'capture', 'void') THEN o.charge_operations IS NOT NULL AND EXISTS (
+            SELECT 1 FROM pawl.charge_operations AS u WHERE u.order_no = o.order_no AND u.kind = $10::text AND u.state = 'failed'
+              AND u.request_id IS NOT NULL AND ($11::text = '' OR u.code = $11::text) AND NOT EXISTS (
+                SELECT 1 FROM pawl.charge_operations AS n WHERE n.order_no = u.order_no AND n.kind = u.kind AND n.number > u.number))
+          ELSE ($10::text = '' OR o.failure_step = $10::text) AND ($11::text = '' OR o.failure_code = $11::text) END
         AND ($12::text = '' OR o.submitted_by = $12::text) AND ($13::text = '' OR o.route = $13::text)
         AND ($14::text = '' OR o.currency = $14::text)
         AND (NOT $15::boolean OR EXISTS (SELECT 1 FROM pawl.known_charges AS g WHERE g.order_no = o.order_no))
@@ -382,7 +385,7 @@ SELECT ARRAY(
           SELECT 1 FROM pawl.charge_operations AS u WHERE u.order_no = o.order_no AND u.state = 'done' AND (u.kind = 'void' OR u.voided > 0)))
         AND ($19::text = '' OR o.charge_operations IS NOT NULL AND EXISTS (
           SELECT 1 FROM pawl.charge_operations AS u WHERE u.order_no = o.order_no AND u.number > 0
-            AND CASE WHEN $19::text = 'open' THEN u.state NOT IN ('done', 'failed') ELSE u.kind = 'refund' AND u.state = $19::text AND NOT EXISTS (
+            AND CASE WHEN $19::text = 'open' THEN u.state NOT IN ('done', 'failed') ELSE u.kind = 'refund' AND u.state = 'done' AND NOT EXISTS (
               SELECT 1 FROM pawl.charge_operations AS n WHERE n.order_no = u.order_no AND n.kind = 'refund' AND n.number > u.number) END))
         AND ($20::text = '' OR o.disputes IS NOT NULL AND EXISTS (
           SELECT 1 FROM pawl.disputes AS d WHERE d.order_no = o.order_no
@@ -434,7 +437,7 @@ type OrdersFindRow struct {
 }
 
 // by is the index to search: number (the primary key, for lists that include completed orders), customer, item,
-// dispute, refund (open and failed ones; both are small tables), or uncompleted; or these: a search has found them. An item's completed orders are found through its reservations; failed and canceled orders through
+// dispute, open or failed (refunds, captures and voids; all are few), or uncompleted; or these: a search has found them. An item's completed orders are found through its reservations; failed and canceled orders through
 // ended_as; held orders hold by hold (holds), or by item. Unless they are completed, orders with lines have no item in an
 // index (” is in its place), and all of them are looked at. Driven orders are few, and all are read, through orders_due
 // without the held ones.

@@ -187,7 +187,7 @@ type bulkFilter struct {
 	Hold        string      `json:"hold,omitempty" enum:"retry,callback,scheduled,queued,approval,paused,attention" doc:"What the orders are waiting for."`
 	HoldReason  string      `json:"holdReason,omitempty" minLength:"1" maxLength:"255" doc:"The reason of the hold, or its part before a colon. Requires hold."`
 	Item        string      `json:"item,omitempty" minLength:"1" maxLength:"255"`
-	FailureStep string      `json:"failureStep,omitempty" enum:"charge,reserve,confirm" doc:"Failed, or being undone, because of this step."`
+	FailureStep string      `json:"failureStep,omitempty" enum:"charge,reserve,confirm,refund,capture,void" doc:"Failed, or being undone, because of this step. refund, capture, void: the last one has failed."`
 	FailureCode string      `json:"failureCode,omitempty" minLength:"1" maxLength:"255" doc:"Failed, or being undone, with this code."`
 	AmountFrom  amountBound `json:"amountFrom,omitempty" doc:"At least this amount, in any currency."`
 	AmountTo    amountBound `json:"amountTo,omitempty" doc:"At most this amount, in any currency."`

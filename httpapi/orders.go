@@ -86,8 +86,8 @@ type listOrdersRequest struct {
 	Item        string      `query:"item" doc:"Only orders for this item."`
 	Hold        string      `query:"hold" enum:"retry,callback,scheduled,queued,approval,paused,attention" doc:"Only orders that are waiting for this."`
 	HoldReason  string      `query:"holdReason" doc:"Only orders with this holdReason, or its part before a colon. Requires hold."`
-	FailureStep string      `query:"failureStep" enum:"charge,reserve,confirm" doc:"Only orders that failed, or are being undone, because of this step."`
-	FailureCode string      `query:"failureCode" doc:"Only orders that failed, or are being undone, with this code."`
+	FailureStep string      `query:"failureStep" enum:"charge,reserve,confirm,refund,capture,void" doc:"Only orders that failed, or are being undone, because of this step. refund, capture, void: whose last one has failed."`
+	FailureCode string      `query:"failureCode" doc:"Only orders that failed, or are being undone, with this code. With refund, capture or void as the step: its code."`
 	AmountFrom  amountBound `query:"amountFrom" doc:"Only orders of at least this amount, in any currency."`
 	AmountTo    amountBound `query:"amountTo" doc:"Only orders of at most this amount, in any currency."`
 	Currency    string      `query:"currency" doc:"Only orders in this currency (ISO 4217)."`
@@ -95,7 +95,7 @@ type listOrdersRequest struct {
 	Refunded    bool        `query:"refunded" doc:"Only orders of which something was refunded, or whose charge was undone."`
 	Authorized  bool        `query:"authorized" doc:"Only orders of which something is authorized, and neither captured nor voided."`
 	Voided      bool        `query:"voided" doc:"Only orders of whose authorization something was voided or has ended."`
-	Refund      string      `query:"refund" enum:"open,done,failed" doc:"open: only orders with a requested refund, capture or void that is neither done nor failed. done, failed: whose last refund is done, or has failed."`
+	Refund      string      `query:"refund" enum:"open,done" doc:"open: only orders with a requested refund, capture or void that is neither done nor failed. done: whose last refund is done."`
 	Dispute     string      `query:"dispute" enum:"open,won,lost" doc:"Only orders with a dispute that is open, or was won or lost."`
 	Route       string      `query:"route" doc:"Only orders whose charge has this route."`
 	CreatedFrom time.Time   `query:"createdFrom" doc:"Only orders created at this time or later (RFC 3339)."`

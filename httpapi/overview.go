@@ -147,7 +147,7 @@ func overviewOf(v *orders.Overview) overview {
 var listErrorGroupsOperation = failing(huma.Operation{
 	OperationID: "listErrorGroups", Method: http.MethodGet, Path: "/api/error-groups", Tags: []string{"orders"},
 	Summary: "List groups of failed and held orders",
-	Description: "Orders that failed or are held for attention, grouped by step and cause, and orders that are retried, grouped by step; the one with the last error first, up to 200. " +
+	Description: "Orders that failed or are held for attention, grouped by step and cause, orders that are retried, grouped by step, and orders whose last refund, capture or void has failed, grouped by its code; the one with the last error first, up to 200. " +
 		"Covers the newest 10000 orders of each kind. Groups are usually at most a second old; if they take long, up to five seconds, " +
 		"and those that had not been read for long cover the newest 1000 orders, until all are read.",
 }, "invalid_parameter", "unavailable", "internal")
@@ -158,9 +158,9 @@ type errorGroups struct {
 }
 
 type errorGroup struct {
-	Status  state      `json:"status" doc:"failed, or the status in which the orders are held."`
-	Hold    string     `json:"hold,omitempty" enum:"attention,retry" doc:"Absent if the orders failed."`
-	Step    string     `json:"step,omitempty" enum:"charge,reserve,confirm" doc:"The step that failed or is held."`
+	Status  state      `json:"status" doc:"failed, or the status in which the orders are held. completed: their last refund, capture or void has failed."`
+	Hold    string     `json:"hold,omitempty" enum:"attention,retry" doc:"Absent if something failed."`
+	Step    string     `json:"step,omitempty" enum:"charge,reserve,confirm,refund,capture,void" doc:"The step that failed or is held."`
 	Route   string     `json:"route,omitempty" doc:"Of orders that are held at a charge with several routes."`
 	Code    string     `json:"code" doc:"The failure code, or the hold reason up to a colon; usable as a filter for orders. With retry, the most frequent reason."`
 	Orders  int64      `json:"orders"`
@@ -170,7 +170,7 @@ type errorGroup struct {
 	LastAt  time.Time  `json:"lastAt" doc:"When the last of them failed or was held. Of holds, the 50 oldest and the 50 newest orders are looked at."`
 	Example orderError `json:"example" doc:"The newest order."`
 
-	Totals []currencyTotal `json:"totals" nullable:"false" doc:"These orders, by currency."`
+	Totals []currencyTotal `json:"totals" nullable:"false" doc:"These orders, by currency: their amounts, or those of what has failed of completed ones."`
 }
 
 type orderError struct {

@@ -2,7 +2,8 @@
 
 -- name: ErrorGroups :many
 -- Groups the newest failed orders, and the newest orders that wait for a person or are retried, by status, hold and
--- cause: step and code of the failure, or the hold reason up to the colon. Orders that are retried at a step, and at a
+-- cause: step and code of the failure, or the hold reason up to the colon; and the newest orders whose last refund, capture or
+-- void has failed, by its code. Orders that are retried at a step, and at a
 -- route of the charge, are one group, whose code is the most frequent one: the reason of their hold changes with each
 -- try and with the circuit breaker. Those whose step is being tried now have no hold, and are among them.
 -- first_at and last_at are times of failures. For a hold, they are when the first and the last one began of those that the
@@ -29,6 +30,11 @@ WITH looked AS MATERIALIZED (
      WHERE u.due_at > (SELECT '-infinity'::timestamptz) AND u.due_at < (SELECT 'infinity'::timestamptz) AND u.hold IS NULL
      ORDER BY u.due_at LIMIT @most) AS d
    WHERE d.retries IS NOT NULL)
+  UNION ALL
+  (SELECT q.order_no, 'completed', NULL, false, NULL, q.kind::text, coalesce(q.code, ''), q.finished_at, NULL, q.currency, q.amount
+   FROM pawl.charge_operations AS q WHERE q.state = 'failed' AND q.request_id IS NOT NULL AND NOT EXISTS (
+     SELECT 1 FROM pawl.charge_operations AS n WHERE n.order_no = q.order_no AND n.kind = q.kind AND n.number > q.number)
+   ORDER BY q.order_no DESC LIMIT @most)
 ), grouped AS (
   SELECT l.status, l.hold, l.route, l.step, l.currency, count(*) AS orders, count(*) FILTER (WHERE l.trying) AS trying, sum(l.amount) AS amount,
     coalesce(mode() WITHIN GROUP (ORDER BY l.code) FILTER (WHERE l.code NOT IN ('', 'breaker_open', 'queue_full')), max(l.code)) AS code,

@@ -29,7 +29,7 @@ SELECT max(h.last_before)::bigint AS last_before, min(h.first_after)::bigint AS 
 
 -- name: OrdersFind :one
 -- by is the index to search: number (the primary key, for lists that include completed orders), customer, item,
--- dispute, refund (open and failed ones; both are small tables), or uncompleted; or these: a search has found them. An item's completed orders are found through its reservations; failed and canceled orders through
+-- dispute, open or failed (refunds, captures and voids; all are few), or uncompleted; or these: a search has found them. An item's completed orders are found through its reservations; failed and canceled orders through
 -- ended_as; held orders hold by hold (holds), or by item. Unless they are completed, orders with lines have no item in an
 -- index ('' is in its place), and all of them are looked at. Driven orders are few, and all are read, through orders_due
 -- without the held ones.
@@ -148,9 +148,9 @@ WITH looked AS (
    ORDER BY CASE WHEN @oldest::boolean THEN d.order_no ELSE -d.order_no END LIMIT @looks::integer)
   UNION ALL
   (SELECT u.order_no FROM (
-     SELECT q.order_no FROM pawl.charge_operations AS q WHERE @by::text = 'refund' AND @refund::text = 'open' AND q.due_at IS NOT NULL
+     SELECT q.order_no FROM pawl.charge_operations AS q WHERE @by::text = 'open' AND q.due_at IS NOT NULL
      UNION
-     SELECT w.order_no FROM pawl.charge_operations AS w WHERE @by::text = 'refund' AND @refund::text = 'failed' AND w.state = 'failed') AS u
+     SELECT w.order_no FROM pawl.charge_operations AS w WHERE @by::text = 'failed' AND w.state = 'failed') AS u
    WHERE u.order_no > @after::bigint AND u.order_no < @before::bigint
    ORDER BY CASE WHEN @oldest::boolean THEN u.order_no ELSE -u.order_no END LIMIT @looks::integer)
   UNION ALL
@@ -168,8 +168,11 @@ SELECT ARRAY(
           OR o.lines IS NOT NULL AND @item::text IN (SELECT l.item FROM pawl.items_of(o.item, o.quantity, o.lines) AS l(line, item, quantity))) AND (@customer_id::text = '' OR o.customer_id = @customer_id::text)
         AND (@hold::text = '' OR o.hold = @hold::text)
         AND (@reason::text = '' OR o.hold_reason = @reason::text OR starts_with(o.hold_reason, @reason::text || ':'))
-        AND (@failure_step::text = '' OR o.failure_step = @failure_step::text)
-        AND (@failure_code::text = '' OR o.failure_code = @failure_code::text)
+        AND CASE WHEN @failure_step::text IN ('refund', 'capture', 'void') THEN o.charge_operations IS NOT NULL AND EXISTS (
+            SELECT 1 FROM pawl.charge_operations AS u WHERE u.order_no = o.order_no AND u.kind = @failure_step::text AND u.state = 'failed'
+              AND u.request_id IS NOT NULL AND (@failure_code::text = '' OR u.code = @failure_code::text) AND NOT EXISTS (
+                SELECT 1 FROM pawl.charge_operations AS n WHERE n.order_no = u.order_no AND n.kind = u.kind AND n.number > u.number))
+          ELSE (@failure_step::text = '' OR o.failure_step = @failure_step::text) AND (@failure_code::text = '' OR o.failure_code = @failure_code::text) END
         AND (@submitted_by::text = '' OR o.submitted_by = @submitted_by::text) AND (@route::text = '' OR o.route = @route::text)
         AND (@currency::text = '' OR o.currency = @currency::text)
         AND (NOT @charged::boolean OR EXISTS (SELECT 1 FROM pawl.known_charges AS g WHERE g.order_no = o.order_no))
@@ -183,7 +186,7 @@ SELECT ARRAY(
           SELECT 1 FROM pawl.charge_operations AS u WHERE u.order_no = o.order_no AND u.state = 'done' AND (u.kind = 'void' OR u.voided > 0)))
         AND (@refund::text = '' OR o.charge_operations IS NOT NULL AND EXISTS (
           SELECT 1 FROM pawl.charge_operations AS u WHERE u.order_no = o.order_no AND u.number > 0
-            AND CASE WHEN @refund::text = 'open' THEN u.state NOT IN ('done', 'failed') ELSE u.kind = 'refund' AND u.state = @refund::text AND NOT EXISTS (
+            AND CASE WHEN @refund::text = 'open' THEN u.state NOT IN ('done', 'failed') ELSE u.kind = 'refund' AND u.state = 'done' AND NOT EXISTS (
               SELECT 1 FROM pawl.charge_operations AS n WHERE n.order_no = u.order_no AND n.kind = 'refund' AND n.number > u.number) END))
         AND (@dispute::text = '' OR o.disputes IS NOT NULL AND EXISTS (
           SELECT 1 FROM pawl.disputes AS d WHERE d.order_no = o.order_no

@@ -1,6 +1,7 @@
 package orders
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -11,11 +12,11 @@ import (
 const errorGroupsMost = 200
 
 // ErrorGroup counts the orders of one currency that failed or are held for attention, at the same step for the same
-// reason, or that are retried at the same step.
+// reason, that are retried at the same step, or whose last refund, capture or void has failed with the same code.
 type ErrorGroup struct {
-	Status      fsm.State // failed, or the state in which they are held
-	Hold        string    // empty: they failed
-	Step        fsm.Step  // empty: no step failed
+	Status      fsm.State // failed, completed, or the state in which they are held
+	Hold        string    // empty: they, or their operation, failed
+	Step        fsm.Step  // or operation; empty: none failed
 	Route       string    // of those held at a charge
 	Code        string    // of the failure; of a hold, its reason up to a colon; of a retry, the most frequent one
 	Orders      int64
@@ -42,12 +43,12 @@ func (r *Reader) ErrorGroups(ctx context.Context) (ErrorGroups, error) {
 // readErrorGroups looks at as many failed orders, and of each hold.
 func (r *Reader) readErrorGroups(ctx context.Context, most int32) (found ErrorGroups, cut bool, err error) {
 	rows, err := Read(ctx, r, r.query.ErrorGroups, db.ErrorGroupsParams{Most: most, Groups: errorGroupsMost})
-	counted := map[string]int64{} // by hold
+	counted := map[string]int64{} // by hold, or status
 	for _, row := range rows {
-		counted[row.Hold] += row.Orders - row.Trying
+		counted[cmp.Or(row.Hold, row.Status)] += row.Orders - row.Trying
 	}
 	for _, row := range rows {
-		more := counted[row.Hold] >= int64(most)
+		more := counted[cmp.Or(row.Hold, row.Status)] >= int64(most)
 		g := ErrorGroup{fsm.State(row.Status), row.Hold, fsm.Step(row.Step), row.Route, row.Code, row.Orders, row.Trying, more, row.FirstAt, row.LastAt,
 			row.Example, row.Detail, row.Currency, row.Amount}
 		if g.Hold != "" {

@@ -364,8 +364,10 @@ func (f *Filter) query(after, before int64) db.OrdersFindParams {
 	switch {
 	case f.Dispute != "":
 		q.By = "dispute"
-	case f.Refund != "" && f.Refund != OperationDone: // many may be
-		q.By = "refund"
+	case f.ofOperation():
+		q.By = "failed"
+	case f.Refund == "open": // many may be done
+		q.By = "open"
 	case f.Hold != "":
 		q.By, q.Holds = "hold", []string{f.Hold}
 	case f.CustomerID != "":
@@ -472,14 +474,19 @@ func unfinished(status string) bool { return !fsm.State(status).Final() }
 // largest is the largest possible amount.
 var largest = decimal.MustParse("999999999999999.9999")
 
-// statusesOf are the statuses that a filter matches. Completed orders have no failure.
+// ofOperation reports whether the step that failed is a refund, a capture or a void.
+func (f *Filter) ofOperation() bool {
+	return slices.Contains([]string{OperationRefund, OperationCapture, OperationVoid}, f.FailureStep)
+}
+
+// statusesOf are the statuses that a filter matches. Completed orders have no failure, but their operations may.
 func statusesOf(f *Filter) (statuses []string) {
 	chosen := f.Statuses
 	if len(chosen) == 0 {
 		chosen = fsm.States()
 	}
 	for _, status := range chosen {
-		if status != fsm.Completed || f.FailureStep == "" && f.FailureCode == "" {
+		if status != fsm.Completed || f.ofOperation() || f.FailureStep == "" && f.FailureCode == "" {
 			statuses = append(statuses, string(status))
 		}
 	}

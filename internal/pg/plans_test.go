@@ -230,9 +230,9 @@ func lists(t *testing.T, conn planner) {
 			}
 		}
 	}
-	for _, by := range []string{"refund", "dispute"} {
+	for by, condition := range map[string]args{"open": {"refund": "'open'"}, "failed": {"failure_step": "'capture'"}, "dispute": {"dispute": "'open'"}} {
 		values := wanted(by, "''", "'{completed}'")
-		values[by] = "'open'"
+		maps.Copy(values, condition)
 		values["oldest"] = "false"
 		maps.Copy(values, span(t, conn, "", ""))
 		conn.cheap(t, pagesOfList, "OrdersFind", values)
