@@ -49,7 +49,7 @@ type waitingOrder struct {
 }
 
 // Money says whether the customer has paid.
-func (o *waitingOrder) Money() string { return moneyOf(&o.Order) }
+func (o *waitingOrder) Money() string { return moneyOf(&o.Order, nil) }
 
 // Left says what is still to be undone of an order that is being undone; empty: it is not.
 func (o *waitingOrder) Left() string {

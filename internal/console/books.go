@@ -342,6 +342,7 @@ type comparedMoney struct {
 	Figure, Currency string
 	Here, There      decimal.Decimal
 	Total            bool // of the rows above
+	OursOnly         bool // the provider's books do not say it
 }
 
 // Difference is how much more the provider has.
@@ -374,13 +375,13 @@ func (p place) Money() (rows []comparedMoney) {
 	for _, currency := range slices.Sorted(maps.Keys(currencies)) {
 		sum := comparedMoney{Currency: currency, Total: true}
 		for _, side := range sides {
-			row := comparedMoney{Figure: side.figure, Currency: currency}
+			row := comparedMoney{Figure: side.figure, Currency: currency, OursOnly: side.step == "dispute_lost"}
 			for _, s := range p.compared {
 				if string(s.Step) == side.step {
 					row.Here, row.There = added(row.Here, parsed(s.Here[currency])), added(row.There, parsed(s.Money[currency]))
 				}
 			}
-			if side.step == "dispute_lost" { // a provider's books do not say it
+			if row.OursOnly {
 				row.There = row.Here
 			}
 			if side.less {

@@ -172,6 +172,9 @@ func groupOf(found *client.Overview, g *client.ErrorGroup) errorGroup {
 		_, detail, _ := strings.Cut(g.Code, ": ")
 		return errorGroup{key: "reason " + g.Code, Title: strings.TrimSuffix(why.Title+": "+visible(codeInWords(detail)), ": "), Section: why.Section}
 	}
+	if g.Status == client.StatusCompleted {
+		return errorGroup{key: "operation " + string(g.Step), Title: "Failed " + string(g.Step) + "s", Section: "pawlchargeoperationsopen"}
+	}
 	return errorGroup{key: "code " + g.Code, Title: "Failed: " + cmp.Or(visible(codeInWords(g.Code)), "without a code"), Section: "pawlordersfail"}
 }
 
@@ -274,10 +277,10 @@ func declined(step client.FailureStep, code string) bool {
 const outOfStock = "out_of_stock"
 
 // retryHelps reports whether the first thing that the runbook says is to retry the orders of a group. A refused charge needs
-// another payment method, for each order.
+// another payment method, for each order. What a provider refused of a completed one is requested again with its order.
 func retryHelps(g *client.ErrorGroup) bool {
 	if g.Hold == "" {
-		return !declined(client.FailureStep(g.Step), g.Code)
+		return g.Status != client.StatusCompleted && !declined(client.FailureStep(g.Step), g.Code)
 	}
 	try := reasonOf(client.OrderHold(g.Hold), g.Code).try
 	return try == "" || strings.HasPrefix(try, "retry")

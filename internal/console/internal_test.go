@@ -448,10 +448,10 @@ func TestPlaces(t *testing.T) {
 	assert.Equal(t, places[0].Steps(), "23 charges checked, 1 differs; 3 refunds checked")
 	var rows []string
 	for _, row := range places[0].Money() {
-		rows = append(rows, fmt.Sprint(row.Figure, " ", row.Here, " ", row.There))
+		rows = append(rows, fmt.Sprint(row.Figure, " ", row.Here, " ", row.There, map[bool]string{true: " not known"}[row.OursOnly]))
 	}
 	assert.Equal(t, strings.Join(rows, "; "), "Charged or authorized 10.00 10.50; = Still charged or authorized 10.00 10.50; "+
-		"Lost in disputes, as Pawl's books say -2.50 -2.50; = Kept 7.50 8.00")
+		"Lost in disputes, as Pawl's books say -2.50 -2.50 not known; = Kept 7.50 8.00")
 }
 
 // A provider works again for an order unless its own calls have failed since.

@@ -372,27 +372,22 @@ func (p *orderPage) Ends() (text template.HTML) {
 	return text + "."
 }
 
-// Over reports whether the authorization ended before all of it was captured or voided.
-func (p *orderPage) Over() bool {
-	return slices.ContainsFunc(p.Voids, func(c client.Capture) bool {
+// over reports whether the authorization ended before all of it was captured or voided.
+func over(o *client.Order) bool {
+	return slices.ContainsFunc(o.Voids, func(c client.Capture) bool {
 		return c.State == client.CaptureStateDone && (c.RequestID == "" || c.Code == "authorization_expired")
 	})
 }
 
-// Paid says whether the customer paid or pays for an order that is not completed, or whose authorization has ended; empty: it
-// is completed.
+// uncaptured reports whether it ended before anything was captured.
+func uncaptured(o *client.Order) bool { return over(o) && parsed(o.Captured).IsZero() }
+
+// Paid says whether the customer paid or pays for an order that does not wait; empty: it is completed.
 func (p *orderPage) Paid() string {
-	switch {
-	case p.Kept:
+	if p.Kept {
 		return fmt.Sprintf("The provider still has %s %s: give it back there, then compare again.", count(p.Amount), p.Currency)
-	case p.Over() && parsed(p.Captured).IsZero():
-		return "Nothing was captured, and nothing can be any more: the authorization ended."
-	case p.Over():
-		return fmt.Sprintf("%s %s was captured, and no more can be: the authorization ended.", count(p.Captured), p.Currency)
-	case p.Status == client.StatusCompleted:
-		return ""
 	}
-	return moneyOf(p.Order) + chargedBefore(p.Order, p.Moves)
+	return moneyOf(p.Order, p.Moves)
 }
 
 func (v *visit) showOrder() error {

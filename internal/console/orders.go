@@ -41,6 +41,7 @@ type ordersPage struct {
 	Keys         []string // of metadata, whose values terms find
 	OfOperations bool     // orders whose refunds, captures or voids are open
 	OfRefunds    bool     // orders whose last refund is done: the list is about their refunds
+	Failed       string   // the step, or operation, that has failed of all of them
 	OfHold       bool     // orders that wait for the same
 	Without      []view   // of an empty list: searches without one of its filters, named by it, that find orders
 }
@@ -56,7 +57,7 @@ var views = []view{
 	{Name: "Failed today", Search: "status:failed from:today"},
 	{Name: "Failed this week", Search: "status:failed from:7d"},
 	{Name: "Canceled this week", Search: "status:canceled from:7d"},
-	{Name: "Refunds failed", Search: "refund:failed"},
+	{Name: "Refunds failed", Search: "step:refund"},
 }
 
 var searchHelp = [][2]string{
@@ -73,14 +74,14 @@ var searchHelp = [][2]string{
 	{`refunded:yes`, "something of it was refunded, or its charge was undone"},
 	{`authorized:yes`, "something of it is authorized, and neither captured nor voided"},
 	{`voided:yes`, "something of its authorization was voided or has ended"},
-	{`refund:open`, "a refund, capture or void is under way; done, failed: the last refund is done, or has failed"},
+	{`refund:open`, "a refund, capture or void is under way; done: the last refund is done"},
 	{`dispute:open`, "the customer disputes the charge; also won, lost"},
 	{`created:2026-11-01`, "created on that day (UTC); also today, yesterday"},
 	{`from:2026-11-01`, "created on or after that day; also a time, today, yesterday, 90m, 24h, 7d (UTC)"},
 	{`to:2026-11-01`, "created on or before that day"},
 	{`route:eu`, "charged by this route"},
 	{`code:out_of_stock`, "failed or being undone, with this code"},
-	{`step:reserve`, "failed or being undone, because of this step"},
+	{`step:reserve`, "failed or being undone, because of this step; refund, capture, void: the last one has failed"},
 	{`sort:oldest`, "oldest first"},
 }
 
@@ -320,12 +321,12 @@ func (v *visit) findByID(ids ...string) (string, error) {
 // What the API rejects becomes a note.
 func (v *visit) find(s *search, p *ordersPage) (only string, err error) {
 	filter := s.filter
-	p.OfHold, p.OfRefunds = filter.Hold != "", filter.Refund == client.ListOrdersParamsRefundDone
+	p.OfHold, p.Failed, p.OfRefunds = filter.Hold != "", string(filter.FailureStep), filter.Refund == client.ListOrdersParamsRefundDone
 	if p.OfOperations = filter.Refund == client.ListOrdersParamsRefundOpen; p.OfOperations {
 		p.Verbs = nil // the actions are about orders
 	}
 	filter.Limit, filter.Cursor, filter.Count = ordersOfPage, v.query("cursor"), true
-	filter.Money = filter.Charged || filter.Refunded || filter.Authorized || filter.Voided || p.OfRefunds || filter.Refund == "failed" || filter.Dispute != "" || filter.Currency != ""
+	filter.Money = filter.Charged || filter.Refunded || filter.Authorized || filter.Voided || p.OfRefunds || verbByName(verbs, p.Failed) != nil || filter.Dispute != "" || filter.Currency != ""
 	alone := s.term != "" && filter.Cursor == "" && len(s.filters) == 0
 	if alone {
 		if only, err = v.findByID(s.term, p.Search); only != "" || err != nil {
@@ -361,16 +362,12 @@ func (v *visit) find(s *search, p *ordersPage) (only string, err error) {
 	return "", nil
 }
 
-// Operations are the refunds, captures and voids of an order that the list is about: the open ones, or the refunds that are done.
+// Operations are the refunds, captures and voids of an order that the list is about: the open ones, the refunds that are done, or
+// those that failed.
 func (p *ordersPage) Operations(o client.Order) []operation {
 	return slices.DeleteFunc(operationsOf(&o), func(c operation) bool {
-		switch {
-		case p.OfOperations:
-			return !c.Waits()
-		case p.OfRefunds:
-			return c.Kind != "refund" || c.State != client.CaptureStateDone
-		}
-		return true
+		return !(p.OfOperations && c.Waits() || p.OfRefunds && c.Kind == "refund" && c.State == client.CaptureStateDone ||
+			c.Kind == p.Failed && c.State == client.CaptureStateFailed)
 	})
 }
 

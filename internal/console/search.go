@@ -55,12 +55,12 @@ var qualifiers = map[string]func(s *search, value string) (wrong string){
 var valuesOf = map[string][]string{
 	"status":     append(fixed(fsm.States()), "open"),
 	"hold":       fsm.Holds(),
-	"step":       fixed(fsm.Steps()),
+	"step":       append(fixed(fsm.Steps()), "refund", "capture", "void"),
 	"charged":    {"yes"},
 	"refunded":   {"yes"},
 	"authorized": {"yes"},
 	"voided":     {"yes"},
-	"refund":     {"open", "done", "failed"},
+	"refund":     {"open", "done"},
 	"dispute":    {"open", "won", "lost"},
 	"sort":       {"newest", "oldest"},
 }

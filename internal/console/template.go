@@ -74,6 +74,8 @@ var functions = template.FuncMap{
 	"refundedOf":  refundedOf,
 	"refundable":  refundable,
 	"capturable":  capturable,
+	"over":        over,
+	"uncaptured":  uncaptured,
 	"holdersURL":  holdersURL,
 	"mark":        mark,
 	"restockOf":   restockOf,

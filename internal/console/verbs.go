@@ -253,9 +253,12 @@ func (v *visit) actions(order *client.Order) []*verb {
 	return slices.DeleteFunc(slices.Clone(verbs), func(a *verb) bool { return !v.applies(a, order) || !v.may(a.operation) })
 }
 
-// offers are the actions of an order for which it has buttons: each open refund, capture and void has its own link.
+// offers are the actions of an order for which it has buttons: each open refund, capture and void has its own link, and what
+// is left after lost disputes alone can be refunded without paying twice.
 func (v *visit) offers(order *client.Order) []*verb {
-	return slices.DeleteFunc(v.actions(order), func(a *verb) bool { return a.Name == "step-result" && order.Status == client.StatusCompleted })
+	return slices.DeleteFunc(v.actions(order), func(a *verb) bool {
+		return a.Name == "step-result" && order.Status == client.StatusCompleted || a.Name == "refund" && refundable(order).Cmp(sumOf(lostDisputes(order))) <= 0
+	})
 }
 
 func (v *visit) bulkVerbs() []*verb {

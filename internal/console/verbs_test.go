@@ -166,6 +166,12 @@ func TestCaptureAndVoid(t *testing.T) {
 	s.get(t, "/console/order?id=o&done=void").want(t, 200, "Nothing is left to capture: the authorization had ended.", "4.00 USD was captured, and no more can be: the authorization ended.", "USD authorized, 5.00 ended", "Authorization over, 5.00 USD of it not captured</strong> by <bdi>local</bdi>: No more can be captured.<", "<strong>0.00</strong> refunded")
 	s.get(t, "/console/order/capture?id=o").want(t, 409, "All of what was authorized is captured or voided, or is about to be.")
 	s.get(t, "/console/order/refund?id=all").want(t, 200)
+	s.sql(t, `SET session_replication_role = replica; UPDATE charge_operations SET state = 'failed', code = 'authorization_expired' WHERE amount = 4; RESET session_replication_role`)
+	const mark = "completed</span> <small>not captured: the authorization ended</small>"
+	s.get(t, orderPath+"o").want(t, 200, mark, "Nothing was captured, and nothing can be any more: the authorization ended.")
+	failed := ordersOf(`status:completed step:capture code:"authorization_expired"`)
+	s.get(t, "/console/errors").want(t, 200, "Failed captures", "<strong>1</strong> order (4.00 USD)", `href="`+strings.ReplaceAll(failed, "+", "&#43;")+`"`, "!again from the start")
+	s.get(t, failed).want(t, 200, `role="status">1 order<`, mark, "<div>capture of 4.00: ", "<div>4.00 USD</div>")
 	// By lines, and the rest is voided.
 	s.get(t, "/console/order/refund?id=lines").want(t, 409, "Nothing is captured of what was authorized, so nothing can go back")
 	const capture = "/console/order/capture?id=lines"
@@ -192,7 +198,7 @@ func TestDisputesAndRefunds(t *testing.T) {
 	dispute("dp_2", client.DisputeBodyStateLost)
 	const warns = "could pay the customer twice"
 	s.get(t, orderPath+"o").want(t, 200, "A dispute of 5.50 USD is open", "<strong>5.50</strong> in an open dispute", "<strong>5.50</strong> lost in a dispute",
-		"Charged 9.00 − lost in disputes 5.50 = <strong>kept 3.50 USD</strong>", "<strong>5.50 USD was lost in a dispute</strong>: a refund of it would pay the customer twice", ", opened <time", "<strong>The dispute is lost, reported</strong> by <bdi>local", `!data-label="Reason:"><bdi></bdi>`, "(<bdi>dp_1</bdi>,", "!(<bdi>dp_2</bdi>,", `id="disputes"`)
+		"Charged 9.00 − lost in disputes 5.50 = <strong>kept 3.50 USD</strong>", ">Refund</a>", "<strong>5.50 USD was lost in a dispute</strong>: a refund of it would pay the customer twice", ", opened <time", "<strong>The dispute is lost, reported</strong> by <bdi>local", `!data-label="Reason:"><bdi></bdi>`, "(<bdi>dp_1</bdi>,", "!(<bdi>dp_2</bdi>,", `id="disputes"`)
 	for _, page := range []string{"", "&preview=yes&amount=4"} {
 		s.get(t, "/console/order/refund?id=o"+page).want(t, 200, "A dispute of 5.50 USD is open (dp_1)", warns, "A dispute of 5.50 USD was lost (dp_2)", "would pay the customer twice")
 	}
@@ -211,7 +217,7 @@ func TestDisputesAndRefunds(t *testing.T) {
 	s.sql(t, `INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, reason)
 		SELECT o.order_no, o.seq - 1 + n, 'completed', 'completed', o.fence, (ARRAY['refund_sent', 'refund_accepted'])[1 + n],
 			(ARRAY['refund 1', 'refund 1: accepted'])[1 + n] FROM orders AS o, generate_series(0, 1) AS n`)
-	s.get(t, shown).want(t, 200, `role="status">The refund is requested.<`, "<strong>4.00</strong> still to go back", "<strong>−0.50</strong> kept<", "!left to refund",
+	s.get(t, shown).want(t, 200, `role="status">The refund is requested.<`, "<strong>4.00</strong> still to go back", "<strong>−0.50</strong> kept<", "!left to refund", "!>Refund</a>",
 		"<strong>Refund 1: 4.00 USD</strong> by <bdi>local</bdi>: <bdi>dent &lt;b&gt;</bdi>. Accepted.", "!tries")
 }
 

@@ -30,7 +30,7 @@ var theStep = map[client.Status]string{
 
 // waitsFor is about an order on hold. moves and calls are its newest, the newest first.
 func waitsFor(o *client.Order, moves []client.Transition, calls []client.Call) *wait {
-	w := &wait{Act: "Nobody needs to do anything.", Money: moneyOf(o) + chargedBefore(o, moves)}
+	w := &wait{Act: "Nobody needs to do anything.", Money: moneyOf(o, moves)}
 	held := heldBy(o, moves)
 	switch o.Hold {
 	case client.OrderHoldRetry:
@@ -193,46 +193,49 @@ func meaningOf(o *client.Order, why reason, calls []client.Call) string {
 	return text + "."
 }
 
-// moneyOf says what the customer of an order that is not completed has paid or pays.
-func moneyOf(o *client.Order) string {
+// moneyOf says what the customer has paid or pays, and whether that was so before the order was started again, as far as its
+// newest moves say; empty: it is completed, and no authorization of it has ended.
+func moneyOf(o *client.Order, moves []client.Transition) (text string) {
 	money, charge, undoing := count(o.Amount)+" "+o.Currency, o.Steps.Charge, fsm.State(o.Status).Undoing()
-	switch {
-	case charge.InDoubt:
-		return "The customer pays nothing: if " + money + " was charged, it went back."
-	case charge.Undone && o.Authorized != "":
-		return "The customer pays nothing: " + money + " was authorized, and is not any more."
-	case charge.Undone:
-		return "The customer pays nothing: " + money + " was charged, and went back."
-	case charge.Completed && o.Authorized != "" && !undoing:
-		return money + " is authorized, and not taken yet."
-	case charge.Completed && o.InDoubt && o.Status == client.StatusRefunding && !strings.HasPrefix(o.HoldReason, "undo_refused"):
-		return "The customer was charged " + money + ". Whether it has gone back is not known yet."
-	case charge.Completed && o.Hold != client.OrderHoldAttention && (undoing || o.StopRequested == client.OrderStopRequestedCancel):
-		return "The customer was charged " + money + ", and has not got it back yet: it goes back by itself."
-	case charge.Completed && undoing:
-		return "The customer was charged " + money + ", and has not got it back yet."
-	case charge.Completed:
-		return "The customer was charged " + money + "."
-	case o.InDoubt && o.Status == client.StatusCharging:
-		return "The customer may have been charged " + money + ", but not twice: all tries have the same key."
-	case undoing:
-		return "If the customer was charged " + money + ", it has not gone back yet, as far as is known."
-	case fsm.State(o.Status).Final():
-		return "The customer pays nothing: nothing was charged" + map[bool]string{true: " this time"}[o.Generation > 0] + "."
-	}
-	return "The customer was not charged."
-}
-
-// chargedBefore says that an order was charged before it was started again; empty: it was not, as far as its newest moves say.
-func chargedBefore(o *client.Order, moves []client.Transition) string {
-	again := slices.IndexFunc(moves, func(m client.Transition) bool { return m.From == client.StatusFailed })
-	charged := func(m client.Transition) bool {
-		return m.From == client.StatusCharging && m.To == client.StatusReserving
-	}
-	if again < 0 || !slices.ContainsFunc(moves[again:], charged) {
+	switch charged := "The customer was charged " + money; {
+	case uncaptured(o):
+		return "Nothing was captured, and nothing can be any more: the authorization ended."
+	case over(o):
+		return count(o.Captured) + " " + o.Currency + " was captured, and no more can be: the authorization ended."
+	case o.Status == client.StatusCompleted:
 		return ""
+	case charge.InDoubt:
+		text = "The customer pays nothing: if " + money + " was charged, it went back."
+	case charge.Undone && o.Authorized != "":
+		text = "The customer pays nothing: " + money + " was authorized, and is not any more."
+	case charge.Undone:
+		text = "The customer pays nothing: " + money + " was charged, and went back."
+	case charge.Completed && o.Authorized != "" && !undoing:
+		text = money + " is authorized, and not taken yet."
+	case charge.Completed && o.InDoubt && o.Status == client.StatusRefunding && !strings.HasPrefix(o.HoldReason, "undo_refused"):
+		text = charged + ". Whether it has gone back is not known yet."
+	case charge.Completed && o.Hold != client.OrderHoldAttention && (undoing || o.StopRequested == client.OrderStopRequestedCancel):
+		text = charged + ", and has not got it back yet: it goes back by itself."
+	case charge.Completed && undoing:
+		text = charged + ", and has not got it back yet."
+	case charge.Completed:
+		text = charged + "."
+	case o.InDoubt && o.Status == client.StatusCharging:
+		text = "The customer may have been charged " + money + ", but not twice: all tries have the same key."
+	case undoing:
+		text = "If the customer was charged " + money + ", it has not gone back yet, as far as is known."
+	case fsm.State(o.Status).Final():
+		text = "The customer pays nothing: nothing was charged" + map[bool]string{true: " this time"}[o.Generation > 0] + "."
+	default:
+		text = "The customer was not charged."
 	}
-	return " Before it was started again, " + count(o.Amount) + " " + o.Currency + " was charged, and went back."
+	again := slices.IndexFunc(moves, func(m client.Transition) bool { return m.From == client.StatusFailed })
+	if again >= 0 && slices.ContainsFunc(moves[again:], func(m client.Transition) bool {
+		return m.From == client.StatusCharging && m.To == client.StatusReserving
+	}) {
+		text += " Before it was started again, " + money + " was charged, and went back."
+	}
+	return text
 }
 
 // markup is a sentence with values in it. Texts are names or words of others.
