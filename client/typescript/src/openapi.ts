@@ -77,7 +77,7 @@ export interface paths {
         };
         /**
          * List groups of failed and held orders
-         * @description Orders that failed or are held for attention, grouped by step and cause, and orders that are retried, grouped by step; the one with the last error first, up to 200. Covers the newest 10000 orders of each kind. Groups are usually at most a second old; if they take long, up to five seconds, and those that had not been read for long cover the newest 1000 orders, until all are read. Needs the role read.
+         * @description Orders that failed or are held for attention, grouped by step and cause, orders that are retried, grouped by step, and orders whose last refund, capture or void has failed, grouped by its code; the one with the last error first, up to 200. Covers the newest 10000 orders of each kind. Groups are usually at most a second old; if they take long, up to five seconds, and those that had not been read for long cover the newest 1000 orders, until all are read. Needs the role read.
          */
         get: operations["listErrorGroups"];
         put?: never;
@@ -1170,10 +1170,10 @@ export interface components {
             /** @description Failed, or being undone, with this code. */
             failureCode?: string;
             /**
-             * @description Failed, or being undone, because of this step.
+             * @description Failed, or being undone, because of this step. refund, capture, void: the last one has failed.
              * @enum {string}
              */
-            failureStep?: "charge" | "reserve" | "confirm";
+            failureStep?: "charge" | "reserve" | "confirm" | "refund" | "capture" | "void";
             /**
              * @description What the orders are waiting for.
              * @enum {string}
@@ -1686,7 +1686,7 @@ export interface components {
              */
             firstAt: string;
             /**
-             * @description Absent if the orders failed.
+             * @description Absent if something failed.
              * @enum {string}
              */
             hold?: "attention" | "retry";
@@ -1701,14 +1701,14 @@ export interface components {
             orders: number;
             /** @description Of orders that are held at a charge with several routes. */
             route?: string;
-            /** @description failed, or the status in which the orders are held. */
+            /** @description failed, or the status in which the orders are held. completed: their last refund, capture or void has failed. */
             status: components["schemas"]["Status"];
             /**
              * @description The step that failed or is held.
              * @enum {string}
              */
-            step?: "charge" | "reserve" | "confirm";
-            /** @description These orders, by currency. */
+            step?: "charge" | "reserve" | "confirm" | "refund" | "capture" | "void";
+            /** @description These orders, by currency: their amounts, or those of what has failed of completed ones. */
             totals: components["schemas"]["CurrencyTotal"][];
             /**
              * Format: int64
@@ -4664,9 +4664,9 @@ export interface operations {
                 hold?: "retry" | "callback" | "scheduled" | "queued" | "approval" | "paused" | "attention";
                 /** @description Only orders with this holdReason, or its part before a colon. Requires hold. */
                 holdReason?: string;
-                /** @description Only orders that failed, or are being undone, because of this step. */
-                failureStep?: "charge" | "reserve" | "confirm";
-                /** @description Only orders that failed, or are being undone, with this code. */
+                /** @description Only orders that failed, or are being undone, because of this step. refund, capture, void: whose last one has failed. */
+                failureStep?: "charge" | "reserve" | "confirm" | "refund" | "capture" | "void";
+                /** @description Only orders that failed, or are being undone, with this code. With refund, capture or void as the step: its code. */
                 failureCode?: string;
                 /** @description Only orders of at least this amount, in any currency. */
                 amountFrom?: string;
@@ -4682,8 +4682,8 @@ export interface operations {
                 authorized?: boolean;
                 /** @description Only orders of whose authorization something was voided or has ended. */
                 voided?: boolean;
-                /** @description open: only orders with a requested refund, capture or void that is neither done nor failed. done, failed: whose last refund is done, or has failed. */
-                refund?: "open" | "done" | "failed";
+                /** @description open: only orders with a requested refund, capture or void that is neither done nor failed. done: whose last refund is done. */
+                refund?: "open" | "done";
                 /** @description Only orders with a dispute that is open, or was won or lost. */
                 dispute?: "open" | "won" | "lost";
                 /** @description Only orders whose charge has this route. */
