@@ -85,13 +85,8 @@ func (p *booksPage) find(checks []client.VerificationCheck, number int64, at tim
 }
 
 func falseFirst(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case b:
-		return -1
-	}
-	return 1
+	rank := map[bool]int{true: 1}
+	return rank[a] - rank[b]
 }
 
 // Itself is the verification of the report; nil: it is not among the newest.

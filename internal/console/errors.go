@@ -48,10 +48,11 @@ type errorAction struct{ Label, URL string }
 
 // errorGroups shows what a person can act on: providers first, then the group with the newest error.
 func (v *visit) errorGroups() error {
-	groups, overview, more, err := v.groupedErrors()
+	p, overview, err := v.groupedErrors()
 	if err != nil {
 		return err
 	}
+	groups := p.Groups
 	retry := verbByName(verbs, "retry")
 	for i := range groups {
 		if v.may("retryOrder") {
@@ -66,12 +67,6 @@ func (v *visit) errorGroups() error {
 			if err := v.lookAtStock(&groups[i]); err != nil {
 				return err
 			}
-		}
-	}
-	p := errorsPage{Groups: groups, More: more}
-	for _, i := range overview.Incidents {
-		if i.Kind == client.IncidentKindOperationsWaiting {
-			p.Open = append(p.Open, wrongOf(i, v.may))
 		}
 	}
 	return v.show("errors", page{Title: "Errors", Data: p})
@@ -97,11 +92,11 @@ func (v *visit) lookAtStock(of *errorGroup) error {
 const mostLookedAt = 100
 
 // groupedErrors returns an empty overview to a person who may not read it.
-func (v *visit) groupedErrors() (groups []errorGroup, overview *client.Overview, more bool, err error) {
+func (v *visit) groupedErrors() (p errorsPage, overview *client.Overview, err error) {
 	overview = &client.Overview{}
 	found, err := v.api.ListErrorGroups(v.r.Context())
 	if err != nil {
-		return nil, overview, false, err
+		return p, overview, err
 	}
 	if v.may("getOverview") {
 		if known, err := v.api.GetOverview(v.r.Context()); err == nil { // the errors are worth more than their hosts
@@ -109,24 +104,28 @@ func (v *visit) groupedErrors() (groups []errorGroup, overview *client.Overview,
 		}
 	}
 	for _, i := range overview.Incidents {
-		if i.Kind == client.IncidentKindProviderFailing && i.Orders == 0 { // the overview names it, too
+		switch {
+		case i.Kind == client.IncidentKindOperationsWaiting:
+			p.Open = append(p.Open, wrongOf(i, v.may))
+		case i.Kind == client.IncidentKindProviderFailing && i.Orders == 0: // the overview names it, too
 			found.Groups = append(found.Groups, client.ErrorGroup{Hold: client.ErrorGroupHoldRetry, Step: client.ErrorGroupStep(i.Step), Route: i.Route})
 		}
 	}
 	for _, g := range found.Groups {
 		group := groupOf(overview, &g)
-		at := slices.IndexFunc(groups, func(other errorGroup) bool { return other.key == group.key })
+		at := slices.IndexFunc(p.Groups, func(other errorGroup) bool { return other.key == group.key })
 		if at < 0 {
-			at = len(groups)
+			at = len(p.Groups)
 			if group.Waits && group.Failing.IsZero() {
 				group.Code = v.lastAnswer(&g)
 			}
-			groups = append(groups, group)
+			p.Groups = append(p.Groups, group)
 		}
-		groups[at].add(g)
+		p.Groups[at].add(g)
 	}
-	slices.SortStableFunc(groups, func(a, b errorGroup) int { return falseFirst(!a.Waits, !b.Waits) })
-	return groups, overview, found.More, nil
+	slices.SortStableFunc(p.Groups, func(a, b errorGroup) int { return falseFirst(!a.Waits, !b.Waits) })
+	p.More = found.More
+	return p, overview, nil
 }
 
 // lastAnswer is the last answer to a try of the newest order of a group; empty: it is not known.

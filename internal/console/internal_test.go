@@ -426,7 +426,7 @@ func TestDoubtIsTold(t *testing.T) {
 	found.ProviderSteps[0].Breaker = "open"
 	assert.Contains(t, failing(verbByName(verbs, "refund"), "completed"), "UTC: a refund may not succeed at once; Pawl then tries again by itself.")
 	refunded := client.Order{Currency: "USD", Refunds: []client.Refund{{State: "done", Amount: "5", Reason: "late", FinishedAt: found.ProviderSteps[0].FailingSince}, {State: "failed", Amount: "7"}}}
-	text := render(t, "orders", client.Caller{}, &ordersPage{OfRefunds: true, Orders: []client.Order{refunded}})
+	text := render(t, "orders", client.Caller{}, &ordersPage{Filter: client.ListOrdersParams{Refund: "done"}, Orders: []client.Order{refunded}})
 	assert.Contains(t, text, `<th scope="col">Refunded<`, `data-label="Refunded:"><div><time datetime="2026-11-27T03:09:00Z"`, "<div><bdi>late</bdi></div>", "<div>5 USD</div>")
 	of := client.Order{Amount: "14", Status: "completed", Refunded: "5", Lines: []client.Line{{Item: "cup", Quantity: 3, Amount: "12"}, {Item: "VAT", Kind: "tax", Quantity: 1, Amount: "2"}},
 		Refunds: []client.Refund{{State: "done", Amount: "5", Lines: []client.RefundLine{{Line: 1, Quantity: 1, Amount: "4"}}}, {State: "pending", Amount: "1", Lines: []client.RefundLine{{Line: 2, Amount: "1"}}}, {State: "failed", Amount: "7"}}}

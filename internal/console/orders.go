@@ -17,33 +17,29 @@ import (
 )
 
 type ordersPage struct {
-	Search       string
-	Notes        []string
-	Meant        string // the search that was probably meant, if a condition is wrong
-	Also         string // the search by conditions that the words may be
-	Views        []view
-	Orders       []client.Order
-	First        int    // the number of the first order on this page, from 1
-	Next         string // the URL of the next page
-	Looked       string // inside which orders a term was looked for
-	Total        int64  // of all pages
-	More         bool   // there may be more than Total
-	Amounts      []client.CurrencyTotal
-	Totals       []client.MoneyTotal
-	InBooks      string  // see hadInBooks
-	Verbs        []*verb // for selected orders
-	Fits         string  // the first of them that all orders on the page allow; empty: none
-	Help         [][2]string
-	Chips        []view   // the search without one of its words, named by the word
-	Oldest       bool     // they are sorted by age, the oldest first
-	Sorted       string   // the search in the other order
-	Term         string   // that was looked for; empty: a filter was used
-	Keys         []string // of metadata, whose values terms find
-	OfOperations bool     // orders whose refunds, captures or voids are open
-	OfRefunds    bool     // orders whose last refund is done: the list is about their refunds
-	Failed       string   // the step, or operation, that has failed of all of them
-	OfHold       bool     // orders that wait for the same
-	Without      []view   // of an empty list: searches without one of its filters, named by it, that find orders
+	Search  string
+	Filter  client.ListOrdersParams // without the page
+	Notes   []string
+	Meant   string // the search that was probably meant, if a condition is wrong
+	Also    string // the search by conditions that the words may be
+	Views   []view
+	Orders  []client.Order
+	First   int    // the number of the first order on this page, from 1
+	Next    string // the URL of the next page
+	Looked  string // inside which orders a term was looked for
+	Total   int64  // of all pages
+	More    bool   // there may be more than Total
+	Amounts []client.CurrencyTotal
+	Totals  []client.MoneyTotal
+	InBooks string  // see hadInBooks
+	Verbs   []*verb // for selected orders
+	Fits    string  // the first of them that all orders on the page allow; empty: none
+	Help    [][2]string
+	Chips   []view   // the search without one of its words, named by the word
+	Sorted  string   // the search in the other order
+	Term    string   // that was looked for; empty: a filter was used
+	Keys    []string // of metadata, whose values terms find
+	Without []view   // of an empty list: searches without one of its filters, named by it, that find orders
 }
 
 type view struct{ Name, Search string }
@@ -91,7 +87,7 @@ const ordersOfPage = 50
 func (v *visit) orders() error {
 	s := parseSearch(v.query("q"), time.Now())
 	p := &ordersPage{
-		Search: v.query("q"), Views: views, Help: searchHelp, First: max(1, number(v.query("first"))), Verbs: v.bulkVerbs(),
+		Search: v.query("q"), Filter: s.filter, Views: views, Help: searchHelp, First: max(1, number(v.query("first"))), Verbs: v.bulkVerbs(),
 	}
 	if p.Term = s.term; len(s.notes) == 0 {
 		only, err := v.find(s, p)
@@ -131,8 +127,7 @@ func (p *ordersPage) describe(s *search) {
 		}
 		p.Chips = append(p.Chips, view{words[i], strings.Join(slices.Concat(words[:i], words[i+1:]), " ")})
 	}
-	p.Oldest = s.filter.Sort == client.ListOrdersParamsSortOldest
-	if p.Sorted = strings.Join(unsorted, " "); !p.Oldest {
+	if p.Sorted = strings.Join(unsorted, " "); s.filter.Sort != client.ListOrdersParamsSortOldest {
 		p.Sorted = strings.TrimSpace(p.Sorted + " sort:oldest")
 	}
 }
@@ -321,12 +316,11 @@ func (v *visit) findByID(ids ...string) (string, error) {
 // What the API rejects becomes a note.
 func (v *visit) find(s *search, p *ordersPage) (only string, err error) {
 	filter := s.filter
-	p.OfHold, p.Failed, p.OfRefunds = filter.Hold != "", string(filter.FailureStep), filter.Refund == client.ListOrdersParamsRefundDone
-	if p.OfOperations = filter.Refund == client.ListOrdersParamsRefundOpen; p.OfOperations {
+	if p.OfOperations() {
 		p.Verbs = nil // the actions are about orders
 	}
 	filter.Limit, filter.Cursor, filter.Count = ordersOfPage, v.query("cursor"), true
-	filter.Money = filter.Charged || filter.Refunded || filter.Authorized || filter.Voided || p.OfRefunds || verbByName(verbs, p.Failed) != nil || filter.Dispute != "" || filter.Currency != ""
+	filter.Money = filter.Charged || filter.Refunded || filter.Authorized || filter.Voided || p.OfRefunds() || verbByName(verbs, string(filter.FailureStep)) != nil || filter.Dispute != "" || filter.Currency != ""
 	alone := s.term != "" && filter.Cursor == "" && len(s.filters) == 0
 	if alone {
 		if only, err = v.findByID(s.term, p.Search); only != "" || err != nil {
@@ -362,21 +356,25 @@ func (v *visit) find(s *search, p *ordersPage) (only string, err error) {
 	return "", nil
 }
 
+// OfOperations reports whether the list is about open refunds, captures and voids, and OfRefunds about refunds that are done.
+func (p *ordersPage) OfOperations() bool { return p.Filter.Refund == client.ListOrdersParamsRefundOpen }
+func (p *ordersPage) OfRefunds() bool    { return p.Filter.Refund == client.ListOrdersParamsRefundDone }
+
 // Operations are the refunds, captures and voids of an order that the list is about: the open ones, the refunds that are done, or
 // those that failed.
 func (p *ordersPage) Operations(o client.Order) []operation {
 	return slices.DeleteFunc(operationsOf(&o), func(c operation) bool {
-		return !(p.OfOperations && c.Waits() || p.OfRefunds && c.Kind == "refund" && c.State == client.CaptureStateDone ||
-			c.Kind == p.Failed && c.State == client.CaptureStateFailed)
+		return !(p.OfOperations() && c.Waits() || p.OfRefunds() && c.Kind == "refund" && c.State == client.CaptureStateDone ||
+			c.Kind == string(p.Filter.FailureStep) && c.State == client.CaptureStateFailed)
 	})
 }
 
 // Sum is that of orders on hold, or of the open operations if the page has all of them.
 func (p *ordersPage) Sum() (sums []client.CurrencyTotal) {
 	switch {
-	case p.OfHold && !p.More && !p.OfOperations:
+	case p.Filter.Hold != "" && !p.More && !p.OfOperations():
 		return p.Amounts
-	case !p.OfOperations || p.Next != "" || p.First > 1:
+	case !p.OfOperations() || p.Next != "" || p.First > 1:
 		return nil
 	}
 	for _, o := range p.Orders {
@@ -386,9 +384,6 @@ func (p *ordersPage) Sum() (sums []client.CurrencyTotal) {
 	}
 	return sums
 }
-
-// Short reports whether the page ended before it was full.
-func (p *ordersPage) Short() bool { return !p.Full() && p.Looked == "" }
 
 // Found says why an order is in the list of a term, if the one before it is there for something else.
 func (p *ordersPage) Found(i int) string {

@@ -206,10 +206,8 @@ func moneyOf(o *client.Order, moves []client.Transition) (text string) {
 		return ""
 	case charge.InDoubt:
 		text = "The customer pays nothing: if " + money + " was charged, it went back."
-	case charge.Undone && o.Authorized != "":
-		text = "The customer pays nothing: " + money + " was authorized, and is not any more."
 	case charge.Undone:
-		text = "The customer pays nothing: " + money + " was charged, and went back."
+		text = "The customer pays nothing: " + money + map[bool]string{true: " was authorized, and is not any more.", false: " was charged, and went back."}[o.Authorized != ""]
 	case charge.Completed && o.Authorized != "" && !undoing:
 		text = money + " is authorized, and not taken yet."
 	case charge.Completed && o.InDoubt && o.Status == client.StatusRefunding && !strings.HasPrefix(o.HoldReason, "undo_refused"):
