@@ -106,15 +106,14 @@ func TestFiguresAddUp(t *testing.T) {
 func checkMovements(t *testing.T, report client.VerificationReport) {
 	t.Helper()
 	var days []string
-	kept, left := map[string]*big.Rat{"USD": new(big.Rat), "EUR": new(big.Rat)}, map[string]*big.Rat{"USD": new(big.Rat), "EUR": new(big.Rat)}
-	for _, list := range [][]client.VerificationMoved{report.Movements, report.Months} {
-		for _, m := range list {
-			kept[m.Currency].Add(kept[m.Currency], amountOf(m.Captured))
-			kept[m.Currency].Sub(kept[m.Currency], amountOf(m.Refunded))
-			kept[m.Currency].Sub(kept[m.Currency], amountOf(m.Undone))
-			kept[m.Currency].Sub(kept[m.Currency], amountOf(m.Lost))
-			left[m.Currency].Add(left[m.Currency], amountOf(m.Kept))
+	left := map[string]*big.Rat{"USD": new(big.Rat), "EUR": new(big.Rat)}
+	for _, m := range slices.Concat(report.Movements, report.Months) {
+		kept := amountOf(m.Captured)
+		for _, less := range []string{m.Refunded, m.Undone, m.Lost} {
+			kept.Sub(kept, amountOf(less))
 		}
+		assert.True(t, kept.Cmp(amountOf(m.Kept)) == 0, kept.FloatString(2), "of", m)
+		left[m.Currency].Add(left[m.Currency], kept)
 	}
 	for _, m := range report.Movements {
 		days = append(days, m.Currency+" "+m.Captured+" "+m.Undone+" "+m.Refunded+" "+m.Lost+" "+m.Kept)
@@ -122,9 +121,7 @@ func checkMovements(t *testing.T, report client.VerificationReport) {
 	assert.Equal(t, strings.Join(days, ", "), "EUR 3.10 0.00 0.00 0.00 3.10, USD 42.60 10.75 7.50 1.00 23.35, USD 44.25 0.00 0.00 0.00 44.25")
 	for _, money := range report.Money {
 		twice := new(big.Rat).Mul(amountOf(money.Kept), big.NewRat(2, 1))
-		if kept[money.Currency].Cmp(twice) != 0 || left[money.Currency].Cmp(twice) != 0 {
-			t.Errorf("%s kept, by days and months %s, left %s", money.Kept, kept[money.Currency].FloatString(2), left[money.Currency].FloatString(2))
-		}
+		assert.True(t, left[money.Currency].Cmp(twice) == 0, money.Kept, "kept, by days and months", left[money.Currency].FloatString(2))
 	}
 }
 

@@ -52,19 +52,19 @@ func (v *visit) errorGroups() error {
 	if err != nil {
 		return err
 	}
-	groups := p.Groups
-	retry := verbByName(verbs, "retry")
-	for i := range groups {
+	for i := range p.Groups {
+		of := &p.Groups[i]
 		if v.may("retryOrder") {
-			groups[i].Actions = retriesOf(groups[i].Rows)
+			of.Actions = retriesOf(of.Rows)
 		}
-		if len(groups[i].Actions) > 0 {
-			groups[i].Away = failingAt(overview, retry, func(step, route string) bool {
-				return slices.ContainsFunc(groups[i].Rows, func(r errorRow) bool { return stepOf(r.Status) == step && (route == "" || route == r.Route) })
-			})
+		if len(of.Actions) == 0 {
+			continue
 		}
-		if len(groups[i].Actions) > 0 && groups[i].key == "code "+outOfStock {
-			if err := v.lookAtStock(&groups[i]); err != nil {
+		of.Away = failingAt(overview, verbByName(verbs, "retry"), func(step, route string) bool {
+			return slices.ContainsFunc(of.Rows, func(r errorRow) bool { return stepOf(r.Status) == step && (route == "" || route == r.Route) })
+		})
+		if of.key == "code "+outOfStock {
+			if err := v.lookAtStock(of); err != nil {
 				return err
 			}
 		}
