@@ -75,10 +75,7 @@ func TestFiguresAddUp(t *testing.T) {
 	row, cell := regexp.MustCompile(`(?s)<tr><th scope="row"[^>]*>([^<]*)(?:<td class="of">(\w+))?<td class="number" data-label="Orders:">.*?</tr>`),
 		regexp.MustCompile(`data-label="([^"]*)">(?:<strong>)?<a href="([^"]*)">([^<]*)</a>`)
 	for _, found := range row.FindAllStringSubmatch(page.body, -1) {
-		currency := found[1]
-		if found[2] != "" {
-			currency = found[2]
-		}
+		currency := cmp.Or(found[2], found[1])
 		for _, figure := range cell.FindAllStringSubmatch(found[0], -1) {
 			label := strings.ReplaceAll(figure[1], "Of kept, under way:", "Kept:")
 			list := s.get(t, html.UnescapeString(figure[2])).want(t, 200)

@@ -439,10 +439,7 @@ func nextOf(o client.Order) template.HTML {
 // refundedOf says what became of a charge, besides what columns have; empty: it was not asked.
 func refundedOf(o client.Order, columns bool) string {
 	var parts []string
-	refunded := "refunded"
-	if o.Steps.Charge.Undone {
-		refunded = "undone"
-	}
+	refunded := map[bool]string{true: "undone", false: "refunded"}[o.Steps.Charge.Undone]
 	for _, part := range [][2]string{{"authorized", o.Money.Authorized}, {"voided or ended", o.Money.Voided}, {refunded, cmp.Or(o.Money.Refunded, o.Refunded)},
 		{"still to go back", goingBack(&o).String()}, {"in dispute", o.Money.Disputed}, {"lost", o.Money.Lost}} {
 		if strings.Trim(part[1], "0.") != "" && !(columns && part[0] == refunded) {
