@@ -16,7 +16,6 @@ import (
 
 const (
 	reportTimes = 8                // intervals of recovery between two reports: 4 s by default
-	idleReports = 15               // of these times per report, if there is nothing to tell: a minute by default
 	reportAfter = time.Minute      // after its last call, a step is no longer reported
 	failingFor  = time.Hour        // unless its breaker is not closed: then after this
 	flickerFor  = 10 * time.Second // an outage that ended goes on if calls fail again within this
@@ -26,20 +25,15 @@ const (
 )
 
 // reportLoop stores what only this replica knows, so that every replica can show an overview of all: how many orders
-// it finishes, and the state of its calls. An idle replica reports once a minute, so that it leaves a trace if it is killed.
+// it finishes, and the state of its calls. An idle replica reports as well: if it is killed, its report says when it lived.
 func (e *Engine) reportLoop() {
-	at, ended, busy := time.Now(), e.metrics.ended.Load(), false
+	at, ended := time.Now(), e.metrics.ended.Load()
 	outages := e.report(0, []orders.ProviderStep{}, nil) // at once: it may take the place of one that was lost
-	for left := 1; e.lastsFor(reportTimes * e.cfg.RecoveryInterval); {
-		before, since, wasBusy := ended, time.Since(at), busy
+	for e.lastsFor(reportTimes * e.cfg.RecoveryInterval) {
+		before, since := ended, time.Since(at)
 		at, ended = time.Now(), e.metrics.ended.Load()
 		e.learn()
-		steps := e.callPools.loads(reportAfter)
-		busy = ended > before || len(steps) > 0
-		if left--; busy || wasBusy || left == 0 {
-			outages = e.report(float64(ended-before)/since.Seconds(), steps, outages)
-			left = idleReports
-		}
+		outages = e.report(float64(ended-before)/since.Seconds(), e.callPools.loads(reportAfter), outages)
 	}
 	e.endReport()
 }

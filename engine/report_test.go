@@ -47,11 +47,11 @@ charge: {executor: simulator, url: SIM, retry: {initial: 30m, cap: 30m}, breaker
 		INSERT INTO transitions (order_no, seq, from_status, to_status, fence) SELECT order_no, 1, 'pending', 'charging', 1 FROM orders WHERE order_id = 'left behind'`)
 	s.exec(t, `UPDATE replica_reports SET outages = jsonb_build_array(jsonb_build_object('step', 'confirm', 'since', at - interval '2 minutes', 'until', at - interval '1 minute'))
 		WHERE name = ''`)
-	admitted := value[time.Time](t, s.Pool, `SELECT created_at FROM orders WHERE order_id = 'left behind'`)
+	reported := value[time.Time](t, s.Pool, `SELECT at FROM replica_reports WHERE name = 'killed:7'`)
 	eventually(t, "a replica that was killed is lost, and another one is as old as its process", func() bool {
 		v, err = shows.Orders.Overview(t.Context(), shows.Backlog())
 		killed := func(l orders.LostReplica) bool {
-			return l.Name == "killed:7" && l.At.Equal(admitted) && l.Orders == 1 && time.Until(l.Until) > 50*time.Minute
+			return l.Name == "killed:7" && l.At.Equal(reported) && l.Orders == 1 && time.Until(l.Until) > 50*time.Minute
 		}
 		return err == nil && slices.ContainsFunc(v.Lost, killed) && len(v.Replicas) == 1 && time.Since(*v.Replicas[0].Since) > 50*time.Minute && v.Held["retry"].Orders == 1
 	})

@@ -124,8 +124,8 @@ CREATE TABLE pawl.concurrency_keys (
   version bigint NOT NULL DEFAULT 0
 );
 
--- What a replica knows of itself, for the overview of all replicas. It is written every few seconds, or once a minute if
--- there is nothing to tell. An old row is of a replica that was killed, one without a name of one that has ended.
+-- What a replica knows of itself, for the overview of all replicas. It is written every few seconds. An old row
+-- is of a replica that was killed, one without a name of one that has ended.
 CREATE TABLE pawl.replica_reports (
   owner             uuid PRIMARY KEY,     -- the process
   name              text NOT NULL,        -- of the process: its host, and its process id there; empty: it has ended

@@ -100,13 +100,12 @@ UPDATE pawl.replica_reports AS r SET name = '', orders_per_second = 0, steps = '
 -- name: ReplicaReports :many
 -- Returns the last reports. late: the next one should be there; silent: several are missing. Those without a name are of replicas that have ended.
 -- orders and until: how many of the driven orders that are due first, as many as most, belong to a late replica, and when the last of them is due.
--- A replica that admits an order lives at that time.
-SELECT r.name, r.since, greatest(r.at, d.created)::timestamptz AS at, r.at < now() - interval '6 seconds' AS late,
+SELECT r.name, r.since, r.at, r.at < now() - interval '6 seconds' AS late,
   r.at < now() - interval '20 seconds' AS silent,
   r.orders_per_second, r.steps, r.outages, coalesce(d.orders, 0)::bigint AS orders, coalesce(d.until, r.at)::timestamptz AS until
 FROM pawl.replica_reports AS r LEFT JOIN LATERAL (
-  SELECT count(*) AS orders, max(f.due_at) AS until, max(f.created_at) AS created FROM (
-    SELECT o.owner, o.due_at, o.created_at FROM pawl.orders AS o
+  SELECT count(*) AS orders, max(f.due_at) AS until FROM (
+    SELECT o.owner, o.due_at FROM pawl.orders AS o
     WHERE o.due_at > (SELECT '-infinity'::timestamptz) AND o.due_at < (SELECT 'infinity'::timestamptz) AND o.hold IS NULL
     ORDER BY o.due_at LIMIT @most::integer) AS f
   WHERE f.owner = r.owner) AS d ON r.name <> '' AND r.at < now() - interval '6 seconds'
