@@ -60,7 +60,7 @@ type Admission struct {
 
 // Admit counts a request of a principal, or returns *Exceeded. Done must be called when the request has ended.
 func (c *Control) Admit(p *Principal) (*Admission, error) {
-	a, over := c.usages.enter(p)
+	a, over := c.count(p)
 	if over != nil {
 		c.metrics.limited.WithLabelValues(over.Quota.Name).Inc()
 		return nil, over
@@ -71,7 +71,7 @@ func (c *Control) Admit(p *Principal) (*Admission, error) {
 // AdmitSoon is Admit, but waits until the limits allow another request or ctx ends.
 func (c *Control) AdmitSoon(ctx context.Context, p *Principal) (*Admission, error) {
 	for ctx.Err() == nil {
-		a, over := c.usages.enter(p)
+		a, over := c.count(p)
 		if over == nil {
 			return a, nil
 		}
@@ -80,13 +80,13 @@ func (c *Control) AdmitSoon(ctx context.Context, p *Principal) (*Admission, erro
 	return nil, ctx.Err()
 }
 
-// enter counts a request of a principal with limits.
-func (all *usages) enter(p *Principal) (*Admission, *Exceeded) {
+// count counts a request of a principal with limits. A service without access control has no Control, and no limits.
+func (c *Control) count(p *Principal) (*Admission, *Exceeded) {
 	if p.Limits == (Limits{}) {
 		return nil, nil
 	}
 	now := time.Now()
-	a := all.of(p, now)
+	a := c.usages.of(p, now)
 	return a, a.enter(now)
 }
 
