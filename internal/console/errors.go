@@ -68,6 +68,9 @@ func (v *visit) errorGroups() error {
 				return err
 			}
 		}
+		if of.Orders > 1 && strings.Contains(strings.Join(of.Away, ""), oneFirst) {
+			of.Actions = slices.Insert(of.Actions, 0, errorAction{"Retry one order", actionURL("retry", of.Rows[0].Example.OrderID)})
+		}
 	}
 	return v.show("errors", page{Title: "Errors", Data: p})
 }
@@ -202,8 +205,11 @@ func (of *errorGroup) Steps() string {
 
 // At names the step, or its undo.
 func (r errorRow) At() string {
-	if fsm.State(r.Status).Undoing() {
+	switch {
+	case fsm.State(r.Status).Undoing():
 		return theStep[r.Status]
+	case r.Step == client.ErrorGroupStepCharge && r.Code == outOfStock:
+		return "the stock check before the charge"
 	}
 	return string(r.Step)
 }
