@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"pawl/client"
+	"pawl/fsm"
 	"pawl/internal/spelling"
 )
 
@@ -320,7 +321,7 @@ func (v *visit) find(s *search, p *ordersPage) (only string, err error) {
 		p.Verbs = nil // the actions are about orders
 	}
 	filter.Limit, filter.Cursor, filter.Count = ordersOfPage, v.query("cursor"), true
-	filter.Money = filter.Charged || filter.Refunded || filter.Authorized || filter.Voided || p.OfRefunds() || verbByName(verbs, string(filter.FailureStep)) != nil || filter.Dispute != "" || filter.Currency != ""
+	filter.Money = filter.Charged || filter.Refunded || filter.Authorized || filter.Voided || p.OfRefunds() || p.ofFailed() || filter.Dispute != "" || filter.Currency != ""
 	alone := s.term != "" && filter.Cursor == "" && len(s.filters) == 0
 	if alone {
 		if only, err = v.findByID(s.term, p.Search); only != "" || err != nil {
@@ -359,6 +360,11 @@ func (v *visit) find(s *search, p *ordersPage) (only string, err error) {
 // OfOperations reports whether the list is about open refunds, captures and voids, and OfRefunds about refunds that are done.
 func (p *ordersPage) OfOperations() bool { return p.Filter.Refund == client.ListOrdersParamsRefundOpen }
 func (p *ordersPage) OfRefunds() bool    { return p.Filter.Refund == client.ListOrdersParamsRefundDone }
+
+// ofFailed reports whether the list is about refunds, captures or voids that failed.
+func (p *ordersPage) ofFailed() bool {
+	return p.Filter.FailureStep != "" && !slices.Contains(fsm.Steps(), fsm.Step(p.Filter.FailureStep))
+}
 
 // Operations are the refunds, captures and voids of an order that the list is about: the open ones, the refunds that are done, or
 // those that failed.

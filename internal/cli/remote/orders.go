@@ -79,12 +79,14 @@ func ordersListCommand() *cobra.Command {
 	f.BoolVar(&filter.Refunded, "refunded", false, "only orders of which something was refunded, or whose charge was undone")
 	f.BoolVar(&filter.Authorized, "authorized", false, "only orders of which something is authorized, and neither captured nor voided")
 	f.BoolVar(&filter.Voided, "voided", false, "only orders of whose authorization something was voided or has ended")
-	f.StringVar((*string)(&filter.Refund), "refund", "", "only orders with a refund that is open, or whose last one is done or has failed: open, done or failed")
+	f.StringVar((*string)(&filter.Refund), "refund", "", "only orders with a refund, capture or void that is open, or whose last refund is done: open or done")
+	f.StringVar((*string)(&filter.FailureStep), "failed", "", "only orders of which this has failed: charge, reserve, confirm, refund, capture or void")
 	f.StringVar((*string)(&filter.Dispute), "dispute", "", "only orders with a dispute in this state: open, won or lost")
 	f.IntVar(&limit, "limit", 50, "maximum number of orders; 0: all")
 	completing(cmd, "status", statusWords...)
 	completing(cmd, "hold", holdWords...)
-	completing(cmd, "refund", "open", "done", "failed")
+	completing(cmd, "refund", "open", "done")
+	completing(cmd, "failed", "charge", "reserve", "confirm", "refund", "capture", "void")
 	completing(cmd, "dispute", "open", "won", "lost")
 	return cmd
 }
