@@ -33,6 +33,8 @@ type row struct {
 	Before []*client.Transition // that led to it, such as a wake
 	Then   []*client.Transition // that the answer to its call made, such as a retry
 	Since  time.Duration        // the row before
+
+	Recorded *chapter // what came of a result that a person recorded
 }
 
 // rowsOf puts entries into rows, the oldest first. A move of Pawl that leaves the order in its state is in the row of the call
@@ -113,6 +115,12 @@ func (v *visit) history(order *client.Order) (*history, error) {
 		h.offerByHand()
 	}
 	h.Rows, h.Story = rowsOf(h.Entries), storyOf(order, h.Entries, first, last)
+	for i := range h.Rows {
+		r := &h.Rows[i]
+		if at := slices.IndexFunc(h.Story, func(c chapter) bool { return c.Entries[0].Move == r.Move }); at >= 0 && r.Move != nil && r.Move.Verb == "step-result" {
+			r.Recorded = new(h.Story[at])
+		}
+	}
 	if !h.Oldest {
 		slices.Reverse(h.Rows)
 		slices.Reverse(h.Story)

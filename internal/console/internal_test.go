@@ -329,7 +329,7 @@ func TestOverviewOfALot(t *testing.T) {
 		"<strong>10,000&#43;</strong> orders", "<strong>To approve</strong>", "<strong>Endpoint whe_2</strong>", "the next try is", `href="/console/webhook?id=whe_2"`,
 		"<strong>Refunds</strong>\n<span><strong>12</strong> (98,400.00 USD) wait, the oldest since 03:09 UTC: the provider did not answer in time at the last try; the next is <time data-due", `href="/console/orders?q=refund%3Aopen&#43;sort%3Aoldest"`,
 		"<strong>1</strong> waits, the oldest since 03:09 UTC: whether the money has moved is unknown.", "#pawlchargeoperationsopen",
-		"books: 34.50 USD", "for no order of Pawl&#39;s: 12.00 USD", "was disabled", "<bdi>the shop&#39;s till</bdi>", `href="/console/runbook#pawlwebhookendpointdisabled"`, "<strong>Replica gone:7</strong>", "disconnected; its last report was <time",
+		"books: 34.50 USD", "for no order of Pawl&#39;s: 12.00 USD", "was disabled", "<bdi>the shop&#39;s till</bdi>", `href="/console/runbook#pawlwebhookendpointdisabled"`, "<strong>Replica gone:7</strong>", "lost: its last report was <time",
 		"<bdi>replica gone:7</bdi>. The books need you.", "<strong>10,026&#43;</strong> orders (98,400.00 USD) need you.", "Orders are accepted, and none is lost.", `<span class="badge open">open</span>`, `<strong>13</strong> orders finished per second`,
 	} {
 		assert.Contains(t, text, want, "the page lacks")
@@ -421,6 +421,8 @@ func TestDoubtIsTold(t *testing.T) {
 	assert.Equal(t, failing(verbByName(verbs, "approve"), "pending"), "eu.example has failed at charge since 03:09 UTC, and the next call tries whether it works again. If not, approved orders wait to be charged.")
 	assert.Equal(t, verbByName(verbs, "step-result").doneTo(&client.Order{HoldReason: "undo_refused: out_of_stock"}, "not_done"), "The step's result is recorded. Then the undo was tried, and refused: out of stock.")
 	assert.Contains(t, verbByName(verbs, "step-result").doneTo(&client.Order{HoldReason: "undo_refused: charge_disputed"}, "refused"), "Recorded as refused; nothing was sent.")
+	held := heldBy(&client.Order{Hold: "attention"}, []client.Transition{{Seq: 4, Verb: "attention"}, {Seq: 3, Verb: "step-result"}, {Seq: 2, Verb: "attention"}, {Seq: 1, Verb: "call"}})
+	assert.Equal(t, held.Seq, 2, "a recorded refusal does not begin the wait anew")
 	away, _ := away(found, []waitingOrder{{Order: client.Order{Status: "charging", Hold: "attention", Route: "eu"}}})
 	assert.Equal(t, failing(verbByName(verbs, "retry"), "charging"), away, "the advice on all screens")
 	found.ProviderSteps[0].Breaker = "open"

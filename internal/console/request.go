@@ -174,11 +174,11 @@ func (q *ofOrder) captureFields() []field {
 
 func (q *ofOrder) resultFields() []field {
 	outcome := field{Name: "outcome", Label: "What happened to " + q.subject(), Type: "select", Required: true, Options: []string{"", "done", "refused", "not_done"},
-		Words: map[string]string{"done": "It happened (done)", "refused": "It did not happen, and never will (refused)",
-			"not_done": "It did not happen, and is retried at once (not done)"}}
+		Words: map[string]string{"done": "Done: it happened", "refused": "Refused: it did not happen, and never will",
+			"not_done": "Not done: it did not happen; try again"}}
 	refusal := "card_declined"
 	if fsm.State(q.order.Status).Undoing() {
-		outcome.Words["refused"], refusal = "The provider refuses it (refused)", "charge_disputed"
+		outcome.Words["refused"], refusal = "Refused: the provider does not do it", "charge_disputed"
 	}
 	if q.query("generation") != "" {
 		outcome.Options = []string{"done"}

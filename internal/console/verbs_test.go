@@ -226,7 +226,7 @@ func TestSettling(t *testing.T) {
 	s := setup(t)
 	s.doubt(t, "step")
 	s.settle(t, "step", "What happened to the charge", "outcome", "done", "reference", "ch_1").
-		want(t, 200, "9 USD counts as charged. Nothing is sent to the provider for it. The order goes on with the reservation.")
+		want(t, 200, "9 USD counts as charged. Nothing is sent to the provider for it: if it never happened, it never will. The order goes on with the reservation.")
 	s.are(t, "completed", "step")
 	s.doubt(t, "undo")
 	s.sql(t, `WITH o AS (UPDATE orders SET status = 'refunding', seq = 2, outcome = 'canceled', stop_requested = 'cancel', hold_reason = 'undo_refused: disputed' WHERE order_id = 'undo' RETURNING *)
@@ -237,6 +237,7 @@ func TestSettling(t *testing.T) {
 	s.settle(t, "undo", "What happened to the undo of the charge", "outcome", "done", "reference", "rf_1").want(t, 200, "9 USD counts as given back", "The order ends canceled.", "!field by field")
 	s.are(t, "canceled", "undo")
 	s.get(t, orderPath+"undo").want(t, 200, "<strong>Undo of the charge: recorded as done</strong> by <bdi>local</bdi>: <bdi>seen there</bdi>")
+	s.get(t, orderPath+"undo&every=yes").want(t, 200, "Undo of the charge: recorded as done", "seen there")
 
 	s.order(t, "refund", "completed", "")
 	s.sql(t, `UPDATE orders SET charge_operations = 1 WHERE order_id = 'refund'`)
@@ -282,7 +283,7 @@ func (s *service) settle(t *testing.T, about, question string, answers ...string
 	t.Helper()
 	path := "/console/order/step-result?id=" + about
 	first := s.get(t, path).want(t, 200, question, "Its id for "+strings.TrimPrefix(question, "What happened to ")+", if", "<p>Order: ", `name="outcome" required`, "! selected>It")
-	words := map[string]string{"done": "It happened (done)", "refused": "It did not happen, and never will (refused)"}[answers[1]]
+	words := map[string]string{"done": "Done: it happened", "refused": "Refused: it did not happen, and never will"}[answers[1]]
 	page := s.get(t, "/console/order/step-result?"+first.fill(answers...).Encode()).want(t, 200, `name="reason"`, question+": "+words, "counts as")
 	s.post(t, path, page.fill("reason", "seen there")).want(t, 303)
 	return page

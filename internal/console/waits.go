@@ -67,6 +67,9 @@ func waitsFor(o *client.Order, moves []client.Transition, calls []client.Call) *
 	case client.OrderHoldAttention:
 		why := reasonOf(o.Hold, o.HoldReason)
 		w.Needs, w.Title = &why, "Needs a person: "+why.Title
+		if _, code, _ := strings.Cut(o.HoldReason, ": "); why.Key == "undo_refused" && code != "step_result" {
+			w.Title += ": " + visible(codeInWords(code))
+		}
 		var acts []string
 		for _, verb := range strings.Fields(why.try) {
 			if slices.Contains(o.AllowedActions, verb) {
@@ -93,14 +96,17 @@ func waitsFor(o *client.Order, moves []client.Transition, calls []client.Call) *
 }
 
 // heldBy is the move that began the hold; empty: it is not among these moves.
-func heldBy(o *client.Order, moves []client.Transition) client.Transition {
+func heldBy(o *client.Order, moves []client.Transition) (held client.Transition) {
 	verbs := []string{string(o.Hold), map[client.OrderHold]string{client.OrderHoldAttention: "hold", client.OrderHoldPaused: "pause"}[o.Hold]}
 	for _, m := range moves {
-		if m.Verb != "" && slices.Contains(verbs, m.Verb) {
-			return m
+		switch {
+		case m.Verb != "" && slices.Contains(verbs, m.Verb):
+			held = m
+		case held.Verb != "" && m.Verb != "step-result" && m.Verb != "answer": // a recorded refusal changes nothing
+			return held
 		}
 	}
-	return client.Transition{}
+	return held
 }
 
 // callsOfWait is how many of the newest calls of a waiting order are read.

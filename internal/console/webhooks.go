@@ -145,7 +145,7 @@ var typeWords = map[string]string{
 	"order.completed": "charged, reserved and confirmed", "order.failed": "refused; what was done is undone",
 	"order.canceled": "stopped; what was done is undone", "order.needs_attention": "waits for a person", "order.awaiting_approval": "waits for approval",
 	"order.refund_done": "the money went back", "order.refund_failed": "the money did not go back",
-	"order.dispute_opened": "the customer's bank asks for the money back", "order.dispute_won": "it stays", "order.dispute_lost": "it went back",
+	"order.dispute_opened": "the customer's bank asks for the money back", "order.dispute_won": "the money stays", "order.dispute_lost": "the money went back",
 	"stock.*": "all of stock, except sales", "stock.set": "stock was counted",
 }
 
@@ -161,8 +161,8 @@ func endpointFields(e *client.WebhookEndpoint) []field {
 			Help: "Where events are sent: https, or http on this machine or with --allow-private. " +
 				"Everyone with the role read can see it, so do not put a secret in it."},
 		{Name: "description", Label: "Description", Value: e.Description},
-		{Name: "types", Label: "Event types", Type: "checkboxes", Value: strings.Join(e.Types, "\n"), Options: types, Words: typeWords,
-			Help: "Choose none for " + typesText(nil) + " (recommended). All types, also those about how Pawl drives orders, can be named with pawl webhooks."},
+		{Name: "types", Label: "Event types (choose none for " + typesText(nil) + ")", Type: "checkboxes", Value: strings.Join(e.Types, "\n"), Options: types, Words: typeWords,
+			Help: "All types, also those about how Pawl drives orders, can be named with pawl webhooks."},
 	}
 }
 
