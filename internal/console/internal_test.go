@@ -151,7 +151,7 @@ func TestStory(t *testing.T) {
 	}
 	assert.Equal(t, strings.Join(told(true, true), "\n"), strings.Join([]string{
 		"Charge: It needs a person: no success in 12 min: the provider answered with an error. Put off once, because the provider kept failing. " +
-			"Taken over by another replica once. 8 tries: 8 × HTTP 503 Service Unavailable. Asked the provider 7 times, before the last try, what had become of it: 7 × not done.",
+			"Taken over by another replica once. 8 tries: 8 × HTTP 503 Service Unavailable. Asked the provider 7 times, between the tries, what had become of it: 7 × not done.",
 		"Retry requested token:eve it works again:",
 		"Charge: 49.90 USD charged once: its answer was lost, and Pawl found it by asking the provider. 1 try: no answer in time. " +
 			"Asked the provider once what had become of it: done.",
@@ -209,7 +209,7 @@ func TestWaits(t *testing.T) {
 		call client.Call
 		want string
 	}{
-		{client.Order{Status: "charging", Hold: "retry", HoldReason: "breaker_open", ResumesAt: soon, InDoubt: true, Retry: client.Retries{Failed: 2, Left: 7, Until: soon}}, client.Transition{From: "pending"},
+		{client.Order{Status: "charging", Hold: "retry", HoldReason: "breaker_open", ResumesAt: soon, InDoubt: true, Retry: client.Retries{Failed: 2, Left: 7, Until: soon.Add(1)}}, client.Transition{From: "pending"},
 			client.Call{Outcome: "unknown", Code: "error", Detail: "HTTP 503: down"},
 			"Waits to try the charge again|One try has failed, 7 min ago: HTTP 503: down. The provider keeps failing.|The next try is in 1 min (" + soon.UTC().Format("15:04:05 UTC") +
 				"), by itself. Pawl tries at least 7 more times and until " + soon.UTC().Format("15:04:05 UTC") + " (in 1 min); then the order needs a person. Tries that can’t reach the provider do not count.|Nobody needs to do anything.|The customer may have been charged 8 USD, but not twice: all tries have the same key."},

@@ -241,10 +241,12 @@ func (q *ofOrder) retried(*client.Order) []string {
 			"If the charge succeeds, the goods are reserved and the order completes. If it is refused, the order fails again, and nothing is charged."}
 	}
 	const again = " is tried again now."
+	end := map[bool]string{true: "canceled", false: "failed"}[beingCanceled(q.order)]
 	said := map[client.Status]string{
 		client.StatusReserving:  "The reservation of " + goods + again + " " + money + " is charged already, and is not charged again.",
 		client.StatusConfirming: "The confirmation" + again + " " + money + " is charged already, and is not charged again.",
-		client.StatusReleasing:  "The undo of the reservation" + again + " Then the order ends.", client.StatusRefunding: "The undo of the charge" + again + " Then the order ends.",
+		client.StatusReleasing:  "The undo of the reservation" + again + " Then the charge is undone, and the order ends " + end + ".",
+		client.StatusRefunding:  "The undo of the charge" + again + " If it succeeds, " + money + " goes back to the customer, and the order ends " + end + ".",
 	}[q.order.Status]
 	all := []string{cmp.Or(said, "The charge of "+money+again+" It is made to the same card or payment method.")}
 	if q.short != "" {

@@ -67,8 +67,10 @@ func (p *overviewPage) judge(may func(string) bool) {
 		case client.IncidentKindBooksWrong, client.IncidentKindBooksDiffer:
 			v.Books = true
 		case client.IncidentKindOverdue, client.IncidentKindOperationsWaiting: // nothing more to say
-		case client.IncidentKindProviderFailing, client.IncidentKindReplicaLost, client.IncidentKindWebhookFailing, client.IncidentKindWebhookDisabled:
-			v.Fails = append(v.Fails, cmp.Or(w.Host, strings.ToLower(w.Title[:1])+w.Title[1:]))
+		case client.IncidentKindProviderFailing:
+			v.Fails = append(v.Fails, w.Title+" at "+w.Steps())
+		case client.IncidentKindReplicaLost, client.IncidentKindWebhookFailing, client.IncidentKindWebhookDisabled:
+			v.Fails = append(v.Fails, strings.ToLower(w.Title[:1])+w.Title[1:])
 		}
 	}
 	p.Holds = slices.DeleteFunc(p.Holds, func(h client.HoldCount) bool { return h.Orders+h.Trying == 0 })
@@ -94,8 +96,8 @@ func (p overviewPage) Left(o client.EndedOutage) int64 {
 
 // FailsAgain reports whether a step of an outage that ended fails now, so that it is only history.
 func (p overviewPage) FailsAgain(o client.EndedOutage) bool {
-	return slices.ContainsFunc(p.Incidents, func(i client.Incident) bool {
-		return i.Kind == client.IncidentKindProviderFailing && slices.Contains(o.Steps, strings.TrimSpace(string(i.Step)+" "+i.Route))
+	return slices.ContainsFunc(p.ProviderSteps, func(s client.ProviderStep) bool {
+		return !s.FailingSince.IsZero() && slices.Contains(o.Steps, strings.TrimSpace(string(s.Step)+" "+s.Route))
 	})
 }
 

@@ -326,7 +326,10 @@ func (c *chapter) tellCalls() {
 		c.say(fmt.Sprintf("%s: %s", times(n, "1 try", "tries"), answers(c.tries)))
 	}
 	if len(c.asked) > 0 {
-		before := map[bool]string{true: ", before the last try,"}[slices.Contains(c.tries, c.last)]
+		before := ""
+		if slices.Contains(c.tries, c.last) {
+			before = plural(int64(len(c.asked)), ", before the last try,", ", between the tries,")
+		}
 		c.say(fmt.Sprintf("Asked the provider %s%s what had become of it: %s", times(len(c.asked), "once", "times"), before, answers(c.asked)))
 	}
 }

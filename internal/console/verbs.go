@@ -168,7 +168,7 @@ func goesOn(o *client.Order) string {
 	case o.Steps.Charge.Completed:
 		return "is charged already, and not again"
 	case o.InDoubt && o.Status == client.StatusCharging:
-		return "is charged, but not twice if an earlier try was made"
+		return "is charged, unless an earlier try did it"
 	case declined(o.Failure.Step, o.Failure.Code):
 		return "is charged only if the card is accepted this time; last time " + codeInWords(o.Failure.Code)
 	}
@@ -230,9 +230,9 @@ func (a *verb) last(o *client.Order) (last operation) {
 	return last
 }
 
-// failed reports whether the newest operation of this kind has failed, or the order that was retried.
+// failed reports whether the newest operation of this kind has failed, or the order that was retried needs a person again.
 func (a *verb) failed(o *client.Order) bool {
-	return a.last(o).State == client.CaptureStateFailed || a.Name == "retry" && o.Status == client.StatusFailed
+	return a.last(o).State == client.CaptureStateFailed || a.Name == "retry" && (o.Status == client.StatusFailed || o.Hold == client.OrderHoldAttention)
 }
 
 func verbByName(verbs []*verb, name string) *verb {

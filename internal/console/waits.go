@@ -35,7 +35,7 @@ func waitsFor(o *client.Order, moves []client.Transition, calls []client.Call) *
 	switch o.Hold {
 	case client.OrderHoldRetry:
 		w.tellTries(o, moves, calls)
-		w.Next = markup("The next try is %s, by itself.%s Tries that can’t reach the provider do not count.", when(o.ResumesAt), untilPerson(o.Retry))
+		w.Next = markup("The next try is %s, by itself.%s Tries that can’t reach the provider do not count.", when(o.ResumesAt), untilPerson(o.Retry, o.ResumesAt))
 	case client.OrderHoldCallback:
 		w.Title = "Waits for the provider’s answer to " + theStep[o.Status]
 		w.Why = markup("The provider has accepted the request, and will report the result.%s", waited(held.At))
@@ -142,8 +142,8 @@ func (w *wait) tellTries(o *client.Order, moves []client.Transition, calls []cli
 	}
 }
 
-// untilPerson says how long a step is tried before the order needs a person; empty: it is not known.
-func untilPerson(r client.Retries) template.HTML {
+// untilPerson says how long a step is tried, from its next try on, before the order needs a person; empty: it is not known.
+func untilPerson(r client.Retries, next time.Time) template.HTML {
 	if r == (client.Retries{}) {
 		return ""
 	}
@@ -151,7 +151,7 @@ func untilPerson(r client.Retries) template.HTML {
 	if r.Left > 0 {
 		bounds = append(bounds, fmt.Sprint(" ", r.Left, plural(int64(r.Left), " more time", " more times")))
 	}
-	if r.Until.After(time.Now()) {
+	if r.Until.After(next) {
 		bounds = append(bounds, string(markup(" until %s (%s)", clock(r.Until), due(r.Until))))
 	}
 	if len(bounds) == 0 {
