@@ -28,7 +28,7 @@ type errorGroup struct {
 	Rows    []errorRow
 	Actions []errorAction
 	Waits   bool     // they go on by themselves
-	Short   []string // why a retry of some of them would fail
+	Short   []string // why a retry of some of them would fail, or what to do instead
 	Away    []string // which providers that a retry needs do not answer
 
 	Orders, Trying int64
@@ -175,9 +175,17 @@ func groupOf(found *client.Overview, g *client.ErrorGroup) errorGroup {
 		return errorGroup{key: "reason " + g.Code, Title: strings.TrimSuffix(why.Title+": "+visible(codeInWords(detail)), ": "), Section: why.Section}
 	}
 	if g.Status == client.StatusCompleted {
-		return errorGroup{key: "operation " + string(g.Step), Title: "Failed " + string(g.Step) + "s", Section: "pawlchargeoperationsopen"}
+		failed := "Failed " + string(g.Step) + "s: " + visible(codeInWords(g.Code))
+		return errorGroup{key: failed, Title: failed, Short: []string{afterFailure[g.Step]}}
 	}
 	return errorGroup{key: "code " + g.Code, Title: "Failed: " + cmp.Or(visible(codeInWords(g.Code)), "without a code"), Section: "pawlordersfail"}
+}
+
+// afterFailure is what to do after a failed operation.
+var afterFailure = map[client.ErrorGroupStep]string{
+	client.ErrorGroupStepCapture: "Nothing was taken. If the authorization has ended, ask the customer for a new order.",
+	client.ErrorGroupStepRefund:  "The money did not go back. Once the cause is gone, request another refund on the order's page, or pay it back by hand.",
+	client.ErrorGroupStepVoid:    "The authorization was not given up. It ends by itself.",
 }
 
 func (of *errorGroup) add(g client.ErrorGroup) {

@@ -26,12 +26,14 @@ type figure struct {
 	search      string // what orders with money in it have in common; empty: no list of orders leads to it
 }
 
-// had is the figure of a row of the books, unless it is the sum now.
+// had says what the figure of a row of the books was, and how much more or less the sum is now; empty: it is the same.
 func (f figure) had(row *client.VerificationMoved, now decimal.Decimal) string {
-	if had := f.of(row); parsed(had).Cmp(now) != 0 {
-		return had
+	had := f.of(row)
+	since, _ := now.Sub(parsed(had))
+	if since.IsZero() {
+		return ""
 	}
-	return ""
+	return count(had) + "; now it is " + count(since.Abs().String()) + map[bool]string{true: " less", false: " more"}[since.IsNeg()]
 }
 
 // movedFigures are the columns. The first, less the next three, is the last.
