@@ -2368,7 +2368,7 @@ type RefusedOrder struct {
 
 // Replica defines model for Replica.
 type Replica struct {
-	// Connections Number of connections to the database.
+	// Connections Number of connections to the database. 0: it has none, but reported a few seconds ago.
 	Connections int64 `json:"connections"`
 
 	// Name Host name and process id, and the application name of its connections if the database URL sets one.

@@ -40,7 +40,7 @@ charge: {executor: simulator, url: SIM, retry: {initial: 30m, cap: 30m}, breaker
 	found, err := shows.Orders.ErrorGroups(t.Context())
 	assert.True(t, err == nil && len(found.Groups) == 1 && found.Groups[0].Hold == "retry" && found.Groups[0].Step == fsm.Charge && found.Groups[0].Code == "error", found, err)
 	s.exec(t, `INSERT INTO replica_reports (owner, name, at, orders_per_second, steps) VALUES (gen_random_uuid(), 'killed:7', now() - interval '7 seconds', 0, '[]'),
-		(gen_random_uuid(), 'long ago:7', now() - interval '1 hour', 0, '[]'), (gen_random_uuid(), '', now() - interval '30 minutes', 0, '[]')`)
+		(gen_random_uuid(), 'just now:7', now() + interval '1 hour', 0, '[]'), (gen_random_uuid(), 'long ago:7', now() - interval '1 hour', 0, '[]'), (gen_random_uuid(), '', now() - interval '30 minutes', 0, '[]')`)
 	s.exec(t, `UPDATE replica_reports SET since = now() - interval '1 hour'`) // none has started in its place
 	s.exec(t, `INSERT INTO orders (order_id, status, fence, owner, due_at, amount, currency, item)
 		SELECT 'left behind', 'charging', 1, owner, now() + interval '1 hour', 1, 'USD', 'i' FROM replica_reports WHERE name = 'killed:7';
@@ -53,7 +53,7 @@ charge: {executor: simulator, url: SIM, retry: {initial: 30m, cap: 30m}, breaker
 		killed := func(l orders.LostReplica) bool {
 			return l.Name == "killed:7" && l.At.Equal(reported) && l.Orders == 1 && time.Until(l.Until) > 50*time.Minute
 		}
-		return err == nil && slices.ContainsFunc(v.Lost, killed) && len(v.Replicas) == 1 && time.Since(*v.Replicas[0].Since) > 50*time.Minute && v.Held["retry"].Orders == 1
+		return err == nil && slices.ContainsFunc(v.Lost, killed) && len(v.Replicas) == 2 && v.Replicas[1].Name == "just now:7" && v.Replicas[1].Connections == 0 && time.Since(*v.Replicas[0].Since) > 50*time.Minute && v.Held["retry"].Orders == 1
 	})
 	s.use(t, `
 reserve: {executor: simulator, url: SIM, retry: {initial: 10ms, cap: 10ms, maxRetries: 999}, breaker: {failures: 1, open: 10ms}}`)
@@ -72,6 +72,6 @@ reserve: {executor: simulator, url: SIM, retry: {initial: 10ms, cap: 10ms, maxRe
 	assert.True(t, ended.Step == fsm.Reserve && ended.Waited == 1 && ended.Held+ended.Failed+ended.Canceled == 0 && ended.Failure == "HTTP 500 error" && ended.Host != "" && ended.Until.After(ended.Since), ended)
 	stop(t, calls)
 	s.counts(t, 0, `SELECT count(*) FROM replica_reports WHERE steps::text LIKE '%charge%'`)
-	s.counts(t, 2, `SELECT count(*) FROM replica_reports WHERE name <> ''`) // the killed one, and the other one
+	s.counts(t, 3, `SELECT count(*) FROM replica_reports WHERE name <> ''`) // the killed ones, and the other one
 	s.counts(t, 2, `SELECT count(*) FROM replica_reports WHERE name = ''`)
 }

@@ -308,7 +308,7 @@ func TestOverviewOnTheWire(t *testing.T) {
 	b.process(t, `{"orderId":"done","amount":1,"item":"widget"}`).wantStatus(t, http.StatusOK)
 	for target, wants := range map[string][]string{
 		"/api/overview": {`{"status":"completed","orders":1,"more":false}`, `"hold":"attention","orders":`,
-			`"oldest":{"orderId":"held"`, `"replicas":[]`, `"providerSteps":[]`},
+			`"oldest":{"orderId":"held"`, `"replicas":[`, `"providerSteps":[]`},
 		"/api/error-groups": {`"groups":[`, `"more":false`},
 	} {
 		a := b.get(t, target)

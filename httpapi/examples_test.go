@@ -24,6 +24,7 @@ import (
 	"pawl/db"
 	"pawl/engine"
 	"pawl/internal/events"
+	"pawl/internal/pg"
 	"pawl/internal/webhooks"
 	"pawl/test/assert"
 	"pawl/test/dbtest"
@@ -77,7 +78,8 @@ func newStory(t *testing.T) *story {
 	s := &story{bundle: &bundle{Database: dbtest.New(t), grace: patience}, t: t, told: map[string]example{}, callbacks: make(chan string, 1)}
 	s.outside = httptest.NewServer(http.HandlerFunc(s.answer))
 	t.Cleanup(s.outside.Close)
-	s.private = strings.NewReplacer(s.outside.URL, "https://shop.example", strings.TrimPrefix(s.outside.URL, "http://"), "shop.example", "in 0s, last", "in 15m0s, last")
+	s.private = strings.NewReplacer(s.outside.URL, "https://shop.example", strings.TrimPrefix(s.outside.URL, "http://"), "shop.example", "in 0s, last", "in 15m0s, last",
+		pg.ReplicaName(), "pawl-0:7")
 	s.serve(t, s.URL, engine.Config{Lease: lease, RecoveryInterval: 10 * time.Millisecond, PublicURL: "https://pawl.shop.example"}, Config{ResponseTimeout: patience})
 	s.number(t)
 	pool := open(t, s.URL)

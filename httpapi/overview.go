@@ -81,7 +81,7 @@ type unfinishedOrder struct {
 
 type replica struct {
 	Name        string     `json:"name" doc:"Host name and process id, and the application name of its connections if the database URL sets one."`
-	Connections int64      `json:"connections" doc:"Number of connections to the database."`
+	Connections int64      `json:"connections" doc:"Number of connections to the database. 0: it has none, but reported a few seconds ago."`
 	Since       *time.Time `json:"since,omitempty" doc:"When it first reported, at its start. Absent until then."`
 }
 

@@ -291,7 +291,7 @@ func TestOverviewOfALot(t *testing.T) {
 	trick := `"><script>alert(1)</script>`
 	found := &client.Overview{
 		Replica:  "shop-1:7 " + trick,
-		Replicas: []client.Replica{{Name: "shop-1:7 " + trick}, {Name: "shop-2:8", Since: time.Now().Add(-time.Hour)}},
+		Replicas: []client.Replica{{Name: "shop-1:7 " + trick}, {Name: "shop-2:8", Connections: 1, Since: time.Now().Add(-time.Hour)}},
 		Statuses: []client.StatusCount{{Status: "charging", Orders: 7, More: true}, {Status: "completed", Orders: countedTo, More: true}},
 		Holds:    []client.HoldCount{{Hold: "attention", Orders: 1234, LongestSeconds: 5400}},
 		Oldest:   client.UnfinishedOrder{OrderID: trick, Status: "charging", Hold: "attention", CreatedAt: time.Now()},

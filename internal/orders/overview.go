@@ -255,6 +255,8 @@ func (v *Overview) addReports(rows []db.ReplicaReportsRow) error {
 		connected := slices.IndexFunc(v.Replicas, func(c Replica) bool { return strings.HasPrefix(c.Name+" ", row.Name+" ") })
 		if connected >= 0 {
 			v.Replicas[connected].Since = &row.Since // of processes with the same name, that of the last
+		} else if !row.Late { // it may have been killed
+			v.Replicas = append(v.Replicas, Replica{Name: row.Name, Since: &row.Since})
 		}
 		if row.Late && connected < 0 {
 			v.Lost = append(v.Lost, LostReplica{row.Name, row.At, row.Orders, row.Until, row.Since})

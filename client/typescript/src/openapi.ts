@@ -2692,7 +2692,7 @@ export interface components {
         Replica: {
             /**
              * Format: int64
-             * @description Number of connections to the database.
+             * @description Number of connections to the database. 0: it has none, but reported a few seconds ago.
              */
             connections: number;
             /** @description Host name and process id, and the application name of its connections if the database URL sets one. */
@@ -3861,7 +3861,7 @@ export interface operations {
                      *           "status": "pending",
                      *           "amount": "700.00",
                      *           "currency": "USD",
-                     *           "createdAt": "2026-11-27T22:36:35.312417Z",
+                     *           "createdAt": "2026-11-28T08:07:03.093241Z",
                      *           "item": "widget",
                      *           "quantity": 1,
                      *           "charge": {
@@ -3876,7 +3876,7 @@ export interface operations {
                      *           "detail": "the order is completed. Only an order that goes on by itself can be paused.",
                      *           "amount": "99.99",
                      *           "currency": "USD",
-                     *           "createdAt": "2026-11-27T22:36:34.981265Z",
+                     *           "createdAt": "2026-11-28T08:07:02.965353Z",
                      *           "customerId": "customer-9",
                      *           "item": "widget",
                      *           "quantity": 1,
@@ -3986,10 +3986,10 @@ export interface operations {
                      *       "erasures": [
                      *         {
                      *           "number": 1,
-                     *           "pseudonym": "erased_c9ea6ac8f55b42aea4f831a990c926a7",
+                     *           "pseudonym": "erased_c376b040bf8247d9a419991daa4a36c1",
                      *           "orders": 1,
-                     *           "requestedAt": "2026-11-27T22:36:37.734875Z",
-                     *           "finishedAt": "2026-11-27T22:36:37.734875Z",
+                     *           "requestedAt": "2026-11-28T08:07:04.004203Z",
+                     *           "finishedAt": "2026-11-28T08:07:04.004203Z",
                      *           "actor": "local",
                      *           "reason": "request 4711 of 2026-11-26",
                      *           "requestId": "erasure-4711",
@@ -4054,10 +4054,10 @@ export interface operations {
                     /**
                      * @example {
                      *       "number": 1,
-                     *       "pseudonym": "erased_c9ea6ac8f55b42aea4f831a990c926a7",
+                     *       "pseudonym": "erased_c376b040bf8247d9a419991daa4a36c1",
                      *       "orders": 1,
-                     *       "requestedAt": "2026-11-27T22:36:37.734875Z",
-                     *       "finishedAt": "2026-11-27T22:36:37.734875Z",
+                     *       "requestedAt": "2026-11-28T08:07:04.004203Z",
+                     *       "finishedAt": "2026-11-28T08:07:04.004203Z",
                      *       "actor": "local",
                      *       "reason": "request 4711 of 2026-11-26",
                      *       "requestId": "erasure-4711",
@@ -4116,8 +4116,8 @@ export interface operations {
                      *           "code": "out_of_stock",
                      *           "orders": 1,
                      *           "more": false,
-                     *           "firstAt": "2026-11-27T22:36:36.841665Z",
-                     *           "lastAt": "2026-11-27T22:36:36.841665Z",
+                     *           "firstAt": "2026-11-28T08:07:03.046083Z",
+                     *           "lastAt": "2026-11-28T08:07:03.046083Z",
                      *           "example": {
                      *             "orderId": "order-124"
                      *           },
@@ -4181,10 +4181,10 @@ export interface operations {
                      * @example {
                      *       "events": [
                      *         {
-                     *           "id": "stk_8ac140ceb6ca8d6e_1_66149b161fd67",
-                     *           "cursor": "29930317.1",
+                     *           "id": "stk_8ac140ceb6ca8d6e_1_66151a96c613f",
+                     *           "cursor": "29930887.1",
                      *           "type": "stock.set",
-                     *           "timestamp": "2026-11-27T22:36:36.759911Z",
+                     *           "timestamp": "2026-11-28T08:07:02.961471Z",
                      *           "data": {
                      *             "item": "widget",
                      *             "version": 1,
@@ -4194,7 +4194,7 @@ export interface operations {
                      *           }
                      *         }
                      *       ],
-                     *       "nextCursor": "29930317.1",
+                     *       "nextCursor": "29930887.1",
                      *       "more": true
                      *     }
                      */
@@ -4465,7 +4465,7 @@ export interface operations {
                      *           "kind": "adjustment",
                      *           "change": 1,
                      *           "onHand": 1,
-                     *           "at": "2026-11-27T22:36:36.835234Z",
+                     *           "at": "2026-11-28T08:07:03.033278Z",
                      *           "actor": "local",
                      *           "reason": "delivery",
                      *           "requestId": "delivery-1"
@@ -4523,7 +4523,6 @@ export interface operations {
                      *         "processOrder",
                      *         "getOrder",
                      *         "listOrders",
-                     *         "searchOrders",
                      *         "listTransitions",
                      *         "listCalls",
                      *         "cancelOrder",
@@ -4559,8 +4558,8 @@ export interface operations {
                      *         "getWebhookEndpoint",
                      *         "changeWebhookEndpoint",
                      *         "rotateWebhookSecret",
-                     *         "enableWebhookEndpoint",
                      *         "disableWebhookEndpoint",
+                     *         "enableWebhookEndpoint",
                      *         "testWebhookEndpoint",
                      *         "listDeliveriesOfOrder",
                      *         "listDeliveries",
@@ -4620,14 +4619,14 @@ export interface operations {
                      * @example {
                      *       "movements": [
                      *         {
-                     *           "at": "2026-11-27T22:36:36.811811Z",
+                     *           "at": "2026-11-28T08:07:02.998525Z",
                      *           "orderId": "order-123",
                      *           "kind": "refund",
                      *           "amount": "-9.99",
                      *           "currency": "USD"
                      *         },
                      *         {
-                     *           "at": "2026-11-27T22:36:36.773057Z",
+                     *           "at": "2026-11-28T08:07:02.971972Z",
                      *           "orderId": "order-123",
                      *           "kind": "charge",
                      *           "amount": "99.99",
@@ -4740,7 +4739,7 @@ export interface operations {
                      *           "quantity": 1,
                      *           "generation": 0,
                      *           "seq": 5,
-                     *           "createdAt": "2026-11-27T22:36:37.000702Z",
+                     *           "createdAt": "2026-11-28T08:07:03.170231Z",
                      *           "policy": 2,
                      *           "route": "cards",
                      *           "calls": 2,
@@ -4826,8 +4825,8 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 4,
-                     *       "createdAt": "2026-11-27T22:36:36.76674Z",
-                     *       "finishedAt": "2026-11-27T22:36:36.777141Z",
+                     *       "createdAt": "2026-11-28T08:07:02.965353Z",
+                     *       "finishedAt": "2026-11-28T08:07:02.975458Z",
                      *       "customerId": "customer-9",
                      *       "allowedActions": [
                      *         "refund"
@@ -4913,8 +4912,8 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 4,
-                     *       "createdAt": "2026-11-27T22:36:36.76674Z",
-                     *       "finishedAt": "2026-11-27T22:36:36.777141Z",
+                     *       "createdAt": "2026-11-28T08:07:02.965353Z",
+                     *       "finishedAt": "2026-11-28T08:07:02.975458Z",
                      *       "customerId": "customer-9",
                      *       "allowedActions": [
                      *         "refund"
@@ -5002,10 +5001,10 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 6,
-                     *       "createdAt": "2026-11-27T22:36:36.886351Z",
-                     *       "finishedAt": "2026-11-27T22:36:36.907869Z",
+                     *       "createdAt": "2026-11-28T08:07:03.087568Z",
+                     *       "finishedAt": "2026-11-28T08:07:03.100548Z",
                      *       "policy": 1,
-                     *       "approvalUntil": "2026-11-28T22:36:36.886351Z",
+                     *       "approvalUntil": "2026-11-29T08:07:03.087568Z",
                      *       "allowedActions": [
                      *         "refund"
                      *       ]
@@ -5082,8 +5081,8 @@ export interface operations {
                      *           "route": "later",
                      *           "policy": 2,
                      *           "fence": 1,
-                     *           "startedAt": "2026-11-27T22:36:37.160302Z",
-                     *           "finishedAt": "2026-11-27T22:36:37.161669Z",
+                     *           "startedAt": "2026-11-28T08:07:03.246186Z",
+                     *           "finishedAt": "2026-11-28T08:07:03.247686Z",
                      *           "outcome": "done",
                      *           "reference": "ch_order-602"
                      *         }
@@ -5164,10 +5163,10 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 6,
-                     *       "createdAt": "2026-11-27T22:36:36.896704Z",
-                     *       "finishedAt": "2026-11-27T22:36:36.922239Z",
+                     *       "createdAt": "2026-11-28T08:07:03.092529Z",
+                     *       "finishedAt": "2026-11-28T08:07:03.121007Z",
                      *       "policy": 1,
-                     *       "approvalUntil": "2026-11-28T22:36:36.896704Z",
+                     *       "approvalUntil": "2026-11-29T08:07:03.092529Z",
                      *       "stopRequested": "cancel",
                      *       "allowedActions": []
                      *     }
@@ -5268,15 +5267,15 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 7,
-                     *       "createdAt": "2026-11-27T22:36:37.160302Z",
-                     *       "finishedAt": "2026-11-27T22:36:37.162821Z",
+                     *       "createdAt": "2026-11-28T08:07:03.246186Z",
+                     *       "finishedAt": "2026-11-28T08:07:03.248563Z",
                      *       "policy": 2,
                      *       "route": "later",
                      *       "calls": 1,
                      *       "authorized": "99.99",
                      *       "captured": "40.00",
                      *       "voided": "0.00",
-                     *       "captureBy": "2026-12-04T22:36:37.161669Z",
+                     *       "captureBy": "2026-12-05T08:07:03.247686Z",
                      *       "captures": [
                      *         {
                      *           "number": 1,
@@ -5284,8 +5283,8 @@ export interface operations {
                      *           "amount": "40.00",
                      *           "reason": "parcel 1 of 2",
                      *           "requestId": "parcel-1",
-                     *           "createdAt": "2026-11-27T22:36:37.167264Z",
-                     *           "finishedAt": "2026-11-27T22:36:37.171891Z",
+                     *           "createdAt": "2026-11-28T08:07:03.253378Z",
+                     *           "finishedAt": "2026-11-28T08:07:03.261238Z",
                      *           "reference": "ch_order-602"
                      *         }
                      *       ],
@@ -5356,14 +5355,14 @@ export interface operations {
                      *         {
                      *           "endpointId": "whe_1",
                      *           "delivery": 55,
-                     *           "eventId": "evt_11_10_66149b1687a81",
+                     *           "eventId": "evt_11_10_66151a97113fe",
                      *           "type": "order.void_done",
                      *           "orderId": "order-602",
                      *           "state": "delivered",
-                     *           "eventAt": "2026-11-27T22:36:37.185153Z",
-                     *           "createdAt": "2026-11-27T22:36:37.70846Z",
-                     *           "attemptedAt": "2026-11-27T22:36:37.734283Z",
-                     *           "finishedAt": "2026-11-27T22:36:37.734283Z",
+                     *           "eventAt": "2026-11-28T08:07:03.269374Z",
+                     *           "createdAt": "2026-11-28T08:07:03.948151Z",
+                     *           "attemptedAt": "2026-11-28T08:07:03.970133Z",
+                     *           "finishedAt": "2026-11-28T08:07:03.970133Z",
                      *           "attempts": 1,
                      *           "status": 200
                      *         }
@@ -5450,8 +5449,8 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 7,
-                     *       "createdAt": "2026-11-27T22:36:36.93554Z",
-                     *       "finishedAt": "2026-11-27T22:36:36.962363Z",
+                     *       "createdAt": "2026-11-28T08:07:03.138882Z",
+                     *       "finishedAt": "2026-11-28T08:07:03.155032Z",
                      *       "policy": 2,
                      *       "route": "cards",
                      *       "calls": 1,
@@ -5461,7 +5460,7 @@ export interface operations {
                      *           "state": "opened",
                      *           "amount": "99.99",
                      *           "reason": "fraudulent",
-                     *           "at": "2026-11-27T22:36:36.995914Z"
+                     *           "at": "2026-11-28T08:07:03.166549Z"
                      *         }
                      *       ],
                      *       "allowedActions": [
@@ -5562,9 +5561,9 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 2,
-                     *       "createdAt": "2026-11-27T22:36:36.896704Z",
+                     *       "createdAt": "2026-11-28T08:07:03.092529Z",
                      *       "policy": 1,
-                     *       "approvalUntil": "2026-11-28T22:36:36.896704Z",
+                     *       "approvalUntil": "2026-11-29T08:07:03.092529Z",
                      *       "hold": "paused",
                      *       "allowedActions": [
                      *         "cancel",
@@ -5654,8 +5653,8 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 5,
-                     *       "createdAt": "2026-11-27T22:36:36.76674Z",
-                     *       "finishedAt": "2026-11-27T22:36:36.777141Z",
+                     *       "createdAt": "2026-11-28T08:07:02.965353Z",
+                     *       "finishedAt": "2026-11-28T08:07:02.975458Z",
                      *       "customerId": "customer-9",
                      *       "refunded": "9.99",
                      *       "refunds": [
@@ -5665,8 +5664,8 @@ export interface operations {
                      *           "amount": "9.99",
                      *           "reason": "a cup is broken",
                      *           "requestId": "ticket-4712",
-                     *           "createdAt": "2026-11-27T22:36:36.811811Z",
-                     *           "finishedAt": "2026-11-27T22:36:36.811811Z"
+                     *           "createdAt": "2026-11-28T08:07:02.998525Z",
+                     *           "finishedAt": "2026-11-28T08:07:02.998525Z"
                      *         }
                      *       ],
                      *       "allowedActions": [
@@ -5767,10 +5766,10 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 3,
-                     *       "createdAt": "2026-11-27T22:36:36.895573Z",
-                     *       "finishedAt": "2026-11-27T22:36:36.912258Z",
+                     *       "createdAt": "2026-11-28T08:07:03.091191Z",
+                     *       "finishedAt": "2026-11-28T08:07:03.108943Z",
                      *       "policy": 1,
-                     *       "approvalUntil": "2026-11-28T22:36:36.895573Z",
+                     *       "approvalUntil": "2026-11-29T08:07:03.091191Z",
                      *       "stopRequested": "cancel",
                      *       "failure": {
                      *         "code": "rejected"
@@ -5884,13 +5883,13 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 4,
-                     *       "createdAt": "2026-11-27T22:36:36.896704Z",
+                     *       "createdAt": "2026-11-28T08:07:03.092529Z",
                      *       "policy": 1,
-                     *       "approvalUntil": "2026-11-28T22:36:36.896704Z",
+                     *       "approvalUntil": "2026-11-29T08:07:03.092529Z",
                      *       "approvalOnTimeout": "cancel",
                      *       "approvalRule": "amount over 500 USD",
                      *       "hold": "approval",
-                     *       "resumesAt": "2026-11-28T22:36:36.896704Z",
+                     *       "resumesAt": "2026-11-29T08:07:03.092529Z",
                      *       "allowedActions": [
                      *         "cancel",
                      *         "pause",
@@ -5980,8 +5979,8 @@ export interface operations {
                      *       "quantity": 2,
                      *       "generation": 1,
                      *       "seq": 9,
-                     *       "createdAt": "2026-11-27T22:36:36.836285Z",
-                     *       "finishedAt": "2026-11-27T22:36:36.858205Z",
+                     *       "createdAt": "2026-11-28T08:07:03.036069Z",
+                     *       "finishedAt": "2026-11-28T08:07:03.071888Z",
                      *       "allowedActions": [
                      *         "refund"
                      *       ]
@@ -6084,8 +6083,8 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 9,
-                     *       "createdAt": "2026-11-27T22:36:37.000702Z",
-                     *       "finishedAt": "2026-11-27T22:36:37.158929Z",
+                     *       "createdAt": "2026-11-28T08:07:03.170231Z",
+                     *       "finishedAt": "2026-11-28T08:07:03.244648Z",
                      *       "policy": 2,
                      *       "route": "cards",
                      *       "calls": 2,
@@ -6161,7 +6160,7 @@ export interface operations {
                      *           "seq": 1,
                      *           "from": "pending",
                      *           "to": "charging",
-                     *           "at": "2026-11-27T22:36:36.76674Z",
+                     *           "at": "2026-11-28T08:07:02.965353Z",
                      *           "fence": 1,
                      *           "actor": "system"
                      *         },
@@ -6169,7 +6168,7 @@ export interface operations {
                      *           "seq": 2,
                      *           "from": "charging",
                      *           "to": "reserving",
-                     *           "at": "2026-11-27T22:36:36.773057Z",
+                     *           "at": "2026-11-28T08:07:02.971972Z",
                      *           "fence": 1,
                      *           "actor": "system"
                      *         },
@@ -6177,7 +6176,7 @@ export interface operations {
                      *           "seq": 3,
                      *           "from": "reserving",
                      *           "to": "confirming",
-                     *           "at": "2026-11-27T22:36:36.774713Z",
+                     *           "at": "2026-11-28T08:07:02.973692Z",
                      *           "fence": 1,
                      *           "actor": "system"
                      *         },
@@ -6185,7 +6184,7 @@ export interface operations {
                      *           "seq": 4,
                      *           "from": "confirming",
                      *           "to": "completed",
-                     *           "at": "2026-11-27T22:36:36.777141Z",
+                     *           "at": "2026-11-28T08:07:02.975458Z",
                      *           "fence": 1,
                      *           "actor": "system"
                      *         }
@@ -6268,8 +6267,8 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 10,
-                     *       "createdAt": "2026-11-27T22:36:37.160302Z",
-                     *       "finishedAt": "2026-11-27T22:36:37.162821Z",
+                     *       "createdAt": "2026-11-28T08:07:03.246186Z",
+                     *       "finishedAt": "2026-11-28T08:07:03.248563Z",
                      *       "policy": 2,
                      *       "route": "later",
                      *       "calls": 1,
@@ -6283,8 +6282,8 @@ export interface operations {
                      *           "amount": "40.00",
                      *           "reason": "parcel 1 of 2",
                      *           "requestId": "parcel-1",
-                     *           "createdAt": "2026-11-27T22:36:37.167264Z",
-                     *           "finishedAt": "2026-11-27T22:36:37.171891Z",
+                     *           "createdAt": "2026-11-28T08:07:03.253378Z",
+                     *           "finishedAt": "2026-11-28T08:07:03.261238Z",
                      *           "reference": "ch_order-602"
                      *         }
                      *       ],
@@ -6295,8 +6294,8 @@ export interface operations {
                      *           "amount": "59.99",
                      *           "reason": "the rest is sold out",
                      *           "requestId": "rest",
-                     *           "createdAt": "2026-11-27T22:36:37.177828Z",
-                     *           "finishedAt": "2026-11-27T22:36:37.185153Z",
+                     *           "createdAt": "2026-11-28T08:07:03.264415Z",
+                     *           "finishedAt": "2026-11-28T08:07:03.269374Z",
                      *           "reference": "ch_order-602"
                      *         }
                      *       ],
@@ -6355,14 +6354,14 @@ export interface operations {
                 content: {
                     /**
                      * @example {
-                     *       "at": "2026-11-27T22:36:37.132896211Z",
+                     *       "at": "2026-11-28T08:07:03.206325814Z",
                      *       "incidents": [
                      *         {
                      *           "kind": "attention",
                      *           "step": "charge",
                      *           "status": "charging",
                      *           "reason": "retries_exhausted",
-                     *           "since": "2026-11-27T22:36:37.000702Z",
+                     *           "since": "2026-11-28T08:07:03.170231Z",
                      *           "orders": 1,
                      *           "more": false,
                      *           "totals": [
@@ -6376,7 +6375,7 @@ export interface operations {
                      *         {
                      *           "kind": "approval",
                      *           "status": "pending",
-                     *           "since": "2026-11-27T22:36:36.898858Z",
+                     *           "since": "2026-11-28T08:07:03.093996Z",
                      *           "orders": 1,
                      *           "more": false,
                      *           "totals": [
@@ -6389,7 +6388,7 @@ export interface operations {
                      *         }
                      *       ],
                      *       "outages": [],
-                     *       "ordersPerSecond": 17.15204142396385,
+                     *       "ordersPerSecond": 43.1181629684889,
                      *       "statuses": [
                      *         {
                      *           "status": "pending",
@@ -6466,26 +6465,26 @@ export interface operations {
                      *           "hold": "approval",
                      *           "orders": 1,
                      *           "more": false,
-                     *           "longestSeconds": 0.234793
+                     *           "longestSeconds": 0.113222
                      *         },
                      *         {
                      *           "hold": "paused",
                      *           "orders": 1,
                      *           "more": false,
-                     *           "longestSeconds": 0.207415
+                     *           "longestSeconds": 0.08253
                      *         },
                      *         {
                      *           "hold": "attention",
                      *           "orders": 1,
                      *           "more": false,
-                     *           "longestSeconds": 0.015616
+                     *           "longestSeconds": 0.01684
                      *         }
                      *       ],
                      *       "oldest": {
                      *         "orderId": "order-503",
                      *         "status": "pending",
                      *         "hold": "paused",
-                     *         "createdAt": "2026-11-27T22:36:36.897795Z"
+                     *         "createdAt": "2026-11-28T08:07:03.093241Z"
                      *       },
                      *       "overdueSeconds": 0,
                      *       "lateUndos": 0,
@@ -6500,8 +6499,14 @@ export interface operations {
                      *           "amount": "99.99"
                      *         }
                      *       ],
-                     *       "replica": "vm:17496",
-                     *       "replicas": [],
+                     *       "replica": "pawl-0:7",
+                     *       "replicas": [
+                     *         {
+                     *           "name": "pawl-0:7",
+                     *           "connections": 0,
+                     *           "since": "2026-11-28T08:07:02.783806Z"
+                     *         }
+                     *       ],
                      *       "providerSteps": [
                      *         {
                      *           "policy": 2,
@@ -6554,9 +6559,9 @@ export interface operations {
                      *         {
                      *           "version": 1,
                      *           "active": true,
-                     *           "createdAt": "2026-11-27T22:36:36.86146Z",
+                     *           "createdAt": "2026-11-28T08:07:03.077518Z",
                      *           "createdBy": "local",
-                     *           "activatedAt": "2026-11-27T22:36:36.86496Z",
+                     *           "activatedAt": "2026-11-28T08:07:03.080555Z",
                      *           "activatedBy": "local",
                      *           "reason": "agreed with finance",
                      *           "steps": {
@@ -6661,9 +6666,9 @@ export interface operations {
                      * @example {
                      *       "version": 1,
                      *       "active": true,
-                     *       "createdAt": "2026-11-27T22:36:36.86146Z",
+                     *       "createdAt": "2026-11-28T08:07:03.077518Z",
                      *       "createdBy": "local",
-                     *       "activatedAt": "2026-11-27T22:36:36.86496Z",
+                     *       "activatedAt": "2026-11-28T08:07:03.080555Z",
                      *       "activatedBy": "local",
                      *       "reason": "agreed with finance",
                      *       "steps": {
@@ -6727,9 +6732,9 @@ export interface operations {
                      * @example {
                      *       "version": 1,
                      *       "active": true,
-                     *       "createdAt": "2026-11-27T22:36:36.86146Z",
+                     *       "createdAt": "2026-11-28T08:07:03.077518Z",
                      *       "createdBy": "local",
-                     *       "activatedAt": "2026-11-27T22:36:36.86496Z",
+                     *       "activatedAt": "2026-11-28T08:07:03.080555Z",
                      *       "activatedBy": "local",
                      *       "reason": "agreed with finance",
                      *       "steps": {
@@ -6802,7 +6807,7 @@ export interface operations {
                      *           "amount": "9.99",
                      *           "currency": "USD",
                      *           "verb": "refund",
-                     *           "at": "2026-11-27T22:36:36.811811Z",
+                     *           "at": "2026-11-28T08:07:02.998525Z",
                      *           "actor": "local",
                      *           "reason": "a cup is broken"
                      *         }
@@ -6843,15 +6848,15 @@ export interface operations {
                     /**
                      * @example {
                      *       "state": "done",
-                     *       "startedAt": "2026-11-27T22:36:37.751234Z",
+                     *       "startedAt": "2026-11-28T08:07:04.025131Z",
                      *       "startedBy": "local",
                      *       "done": 13,
                      *       "total": 13,
                      *       "report": {
                      *         "number": 1,
-                     *         "finishedAt": "2026-11-27T22:36:38.383278Z",
+                     *         "finishedAt": "2026-11-28T08:07:04.288643Z",
                      *         "startedBy": "local",
-                     *         "seconds": 0.63050938,
+                     *         "seconds": 0.261266148,
                      *         "right": true,
                      *         "checks": [
                      *           {
@@ -7022,7 +7027,7 @@ export interface operations {
                      *         ],
                      *         "days": [
                      *           {
-                     *             "day": "2026-11-27",
+                     *             "day": "2026-11-28",
                      *             "currency": "USD",
                      *             "orders": 10,
                      *             "charges": 7,
@@ -7039,7 +7044,7 @@ export interface operations {
                      *         ],
                      *         "movements": [
                      *           {
-                     *             "period": "2026-11-27",
+                     *             "period": "2026-11-28",
                      *             "currency": "USD",
                      *             "captured": "1139.97",
                      *             "undone": "50.00",
@@ -7095,7 +7100,7 @@ export interface operations {
                     /**
                      * @example {
                      *       "state": "running",
-                     *       "startedAt": "2026-11-27T22:36:37.751234Z",
+                     *       "startedAt": "2026-11-28T08:07:04.025131Z",
                      *       "startedBy": "local",
                      *       "done": 0,
                      *       "total": 0
@@ -7139,9 +7144,9 @@ export interface operations {
                      *         {
                      *           "number": 1,
                      *           "state": "done",
-                     *           "startedAt": "2026-11-27T22:36:37.751234Z",
+                     *           "startedAt": "2026-11-28T08:07:04.025131Z",
                      *           "startedBy": "local",
-                     *           "finishedAt": "2026-11-27T22:36:38.383278Z",
+                     *           "finishedAt": "2026-11-28T08:07:04.288643Z",
                      *           "compared": false,
                      *           "others": 0,
                      *           "wrong": []
@@ -7187,9 +7192,9 @@ export interface operations {
                     /**
                      * @example {
                      *       "number": 1,
-                     *       "finishedAt": "2026-11-27T22:36:38.383278Z",
+                     *       "finishedAt": "2026-11-28T08:07:04.288643Z",
                      *       "startedBy": "local",
-                     *       "seconds": 0.63050938,
+                     *       "seconds": 0.261266148,
                      *       "right": true,
                      *       "checks": [
                      *         {
@@ -7360,7 +7365,7 @@ export interface operations {
                      *       ],
                      *       "days": [
                      *         {
-                     *           "day": "2026-11-27",
+                     *           "day": "2026-11-28",
                      *           "currency": "USD",
                      *           "orders": 10,
                      *           "charges": 7,
@@ -7377,7 +7382,7 @@ export interface operations {
                      *       ],
                      *       "movements": [
                      *         {
-                     *           "period": "2026-11-27",
+                     *           "period": "2026-11-28",
                      *           "currency": "USD",
                      *           "captured": "1139.97",
                      *           "undone": "50.00",
@@ -7439,10 +7444,10 @@ export interface operations {
                      *           ],
                      *           "state": "enabled",
                      *           "failures": 0,
-                     *           "eventNo": 62,
+                     *           "eventNo": 61,
                      *           "undelivered": 0,
                      *           "version": 1,
-                     *           "createdAt": "2026-11-27T22:36:36.756315Z",
+                     *           "createdAt": "2026-11-28T08:07:02.957749Z",
                      *           "createdBy": "local"
                      *         }
                      *       ]
@@ -7504,9 +7509,9 @@ export interface operations {
                      *       "failures": 0,
                      *       "eventNo": 0,
                      *       "version": 1,
-                     *       "createdAt": "2026-11-27T22:36:36.756315Z",
+                     *       "createdAt": "2026-11-28T08:07:02.957749Z",
                      *       "createdBy": "local",
-                     *       "secret": "whsec_Q5NMYbwKSWtvpreWHCtEmohjQ72KUr/ByZAqjW5Ir3w="
+                     *       "secret": "whsec_XWE2Fx24q1lqjy+kcdUCWZxOBvP535DmxPstM73WXQc="
                      *     }
                      */
                     "application/json": components["schemas"]["WebhookEndpoint"];
@@ -7554,10 +7559,10 @@ export interface operations {
                      *       ],
                      *       "state": "enabled",
                      *       "failures": 0,
-                     *       "eventNo": 62,
+                     *       "eventNo": 61,
                      *       "undelivered": 0,
                      *       "version": 1,
-                     *       "createdAt": "2026-11-27T22:36:36.756315Z",
+                     *       "createdAt": "2026-11-28T08:07:02.957749Z",
                      *       "createdBy": "local"
                      *     }
                      */
@@ -7623,9 +7628,9 @@ export interface operations {
                      *       ],
                      *       "state": "enabled",
                      *       "failures": 0,
-                     *       "eventNo": 62,
+                     *       "eventNo": 61,
                      *       "version": 2,
-                     *       "createdAt": "2026-11-27T22:36:36.756315Z",
+                     *       "createdAt": "2026-11-28T08:07:02.957749Z",
                      *       "createdBy": "local"
                      *     }
                      */
@@ -7716,14 +7721,14 @@ export interface operations {
                      *         {
                      *           "endpointId": "whe_1",
                      *           "delivery": 55,
-                     *           "eventId": "evt_11_10_66149b1687a81",
+                     *           "eventId": "evt_11_10_66151a97113fe",
                      *           "type": "order.void_done",
                      *           "orderId": "order-602",
                      *           "state": "delivered",
-                     *           "eventAt": "2026-11-27T22:36:37.185153Z",
-                     *           "createdAt": "2026-11-27T22:36:37.70846Z",
-                     *           "attemptedAt": "2026-11-27T22:36:37.734283Z",
-                     *           "finishedAt": "2026-11-27T22:36:37.734283Z",
+                     *           "eventAt": "2026-11-28T08:07:03.269374Z",
+                     *           "createdAt": "2026-11-28T08:07:03.948151Z",
+                     *           "attemptedAt": "2026-11-28T08:07:03.970133Z",
+                     *           "finishedAt": "2026-11-28T08:07:03.970133Z",
                      *           "attempts": 1,
                      *           "status": 200
                      *         }
@@ -7768,19 +7773,19 @@ export interface operations {
                      * @example {
                      *       "endpointId": "whe_1",
                      *       "delivery": 55,
-                     *       "eventId": "evt_11_10_66149b1687a81",
+                     *       "eventId": "evt_11_10_66151a97113fe",
                      *       "type": "order.void_done",
                      *       "orderId": "order-602",
                      *       "state": "delivered",
-                     *       "eventAt": "2026-11-27T22:36:37.185153Z",
-                     *       "createdAt": "2026-11-27T22:36:37.70846Z",
-                     *       "attemptedAt": "2026-11-27T22:36:37.734283Z",
-                     *       "finishedAt": "2026-11-27T22:36:37.734283Z",
+                     *       "eventAt": "2026-11-28T08:07:03.269374Z",
+                     *       "createdAt": "2026-11-28T08:07:03.948151Z",
+                     *       "attemptedAt": "2026-11-28T08:07:03.970133Z",
+                     *       "finishedAt": "2026-11-28T08:07:03.970133Z",
                      *       "attempts": 1,
                      *       "status": 200,
                      *       "log": [
                      *         {
-                     *           "at": "2026-11-27T22:36:37.734106635Z",
+                     *           "at": "2026-11-28T08:07:03.969879953Z",
                      *           "status": 200,
                      *           "latencyMs": 0,
                      *           "answer": "{\"received\":true}"
@@ -7840,19 +7845,19 @@ export interface operations {
                      * @example {
                      *       "endpointId": "whe_1",
                      *       "delivery": 55,
-                     *       "eventId": "evt_11_10_66149b1687a81",
+                     *       "eventId": "evt_11_10_66151a97113fe",
                      *       "type": "order.void_done",
                      *       "orderId": "order-602",
                      *       "state": "pending",
-                     *       "eventAt": "2026-11-27T22:36:37.185153Z",
-                     *       "createdAt": "2026-11-27T22:36:37.70846Z",
-                     *       "dueAt": "2026-11-27T22:36:38.459244Z",
-                     *       "attemptedAt": "2026-11-27T22:36:37.734283Z",
+                     *       "eventAt": "2026-11-28T08:07:03.269374Z",
+                     *       "createdAt": "2026-11-28T08:07:03.948151Z",
+                     *       "dueAt": "2026-11-28T08:07:04.336772Z",
+                     *       "attemptedAt": "2026-11-28T08:07:03.970133Z",
                      *       "attempts": 0,
                      *       "status": 200,
                      *       "log": [
                      *         {
-                     *           "at": "2026-11-27T22:36:37.734106635Z",
+                     *           "at": "2026-11-28T08:07:03.969879953Z",
                      *           "status": 200,
                      *           "latencyMs": 0,
                      *           "answer": "{\"received\":true}"
@@ -7860,7 +7865,7 @@ export interface operations {
                      *       ],
                      *       "changes": [
                      *         {
-                     *           "at": "2026-11-27T22:36:38.459244Z",
+                     *           "at": "2026-11-28T08:07:04.336772Z",
                      *           "verb": "resent",
                      *           "actor": "local",
                      *           "reason": "the shop lost it"
@@ -7924,38 +7929,38 @@ export interface operations {
                      * @example {
                      *       "endpointId": "whe_1",
                      *       "delivery": 55,
-                     *       "eventId": "evt_11_10_66149b1687a81",
+                     *       "eventId": "evt_11_10_66151a97113fe",
                      *       "type": "order.void_done",
                      *       "orderId": "order-602",
                      *       "state": "skipped",
-                     *       "eventAt": "2026-11-27T22:36:37.185153Z",
-                     *       "createdAt": "2026-11-27T22:36:37.70846Z",
-                     *       "attemptedAt": "2026-11-27T22:36:38.507199Z",
-                     *       "finishedAt": "2026-11-27T22:36:38.518366Z",
+                     *       "eventAt": "2026-11-28T08:07:03.269374Z",
+                     *       "createdAt": "2026-11-28T08:07:03.948151Z",
+                     *       "attemptedAt": "2026-11-28T08:07:04.34301Z",
+                     *       "finishedAt": "2026-11-28T08:07:04.344739Z",
                      *       "attempts": 1,
                      *       "status": 503,
                      *       "log": [
                      *         {
-                     *           "at": "2026-11-27T22:36:37.734106635Z",
+                     *           "at": "2026-11-28T08:07:03.969879953Z",
                      *           "status": 200,
                      *           "latencyMs": 0,
                      *           "answer": "{\"received\":true}"
                      *         },
                      *         {
-                     *           "at": "2026-11-27T22:36:38.505803351Z",
+                     *           "at": "2026-11-28T08:07:04.342828628Z",
                      *           "status": 503,
                      *           "latencyMs": 0
                      *         }
                      *       ],
                      *       "changes": [
                      *         {
-                     *           "at": "2026-11-27T22:36:38.459244Z",
+                     *           "at": "2026-11-28T08:07:04.336772Z",
                      *           "verb": "resent",
                      *           "actor": "local",
                      *           "reason": "the shop lost it"
                      *         },
                      *         {
-                     *           "at": "2026-11-27T22:36:38.518366Z",
+                     *           "at": "2026-11-28T08:07:04.344739Z",
                      *           "verb": "skipped",
                      *           "actor": "local",
                      *           "reason": "entered by hand"
@@ -8024,20 +8029,20 @@ export interface operations {
                      *         "order.refund_failed"
                      *       ],
                      *       "state": "disabled",
-                     *       "disabledAt": "2026-11-27T22:36:38.542724Z",
+                     *       "disabledAt": "2026-11-28T08:07:04.354072Z",
                      *       "disabledReason": "by local: maintenance of the shop",
                      *       "failures": 1,
-                     *       "failingSince": "2026-11-27T22:36:38.507199Z",
+                     *       "failingSince": "2026-11-28T08:07:04.34301Z",
                      *       "lastFailure": {
-                     *         "at": "2026-11-27T22:36:38.505803351Z",
+                     *         "at": "2026-11-28T08:07:04.342828628Z",
                      *         "status": 503,
                      *         "latencyMs": 0
                      *       },
-                     *       "eventNo": 62,
+                     *       "eventNo": 61,
                      *       "version": 4,
-                     *       "createdAt": "2026-11-27T22:36:36.756315Z",
+                     *       "createdAt": "2026-11-28T08:07:02.957749Z",
                      *       "createdBy": "local",
-                     *       "previousSecretUntil": "2026-11-28T22:36:38.540598Z"
+                     *       "previousSecretUntil": "2026-11-29T08:07:04.352165Z"
                      *     }
                      */
                     "application/json": components["schemas"]["WebhookEndpoint"];
@@ -8101,11 +8106,11 @@ export interface operations {
                      *       ],
                      *       "state": "enabled",
                      *       "failures": 0,
-                     *       "eventNo": 62,
+                     *       "eventNo": 61,
                      *       "version": 5,
-                     *       "createdAt": "2026-11-27T22:36:36.756315Z",
+                     *       "createdAt": "2026-11-28T08:07:02.957749Z",
                      *       "createdBy": "local",
-                     *       "previousSecretUntil": "2026-11-28T22:36:38.540598Z"
+                     *       "previousSecretUntil": "2026-11-29T08:07:04.352165Z"
                      *     }
                      */
                     "application/json": components["schemas"]["WebhookEndpoint"];
@@ -8226,19 +8231,19 @@ export interface operations {
                      *       ],
                      *       "state": "enabled",
                      *       "failures": 1,
-                     *       "failingSince": "2026-11-27T22:36:38.507199Z",
-                     *       "disablesAt": "2026-12-02T22:36:38.507199Z",
+                     *       "failingSince": "2026-11-28T08:07:04.34301Z",
+                     *       "disablesAt": "2026-12-03T08:07:04.34301Z",
                      *       "lastFailure": {
-                     *         "at": "2026-11-27T22:36:38.505803351Z",
+                     *         "at": "2026-11-28T08:07:04.342828628Z",
                      *         "status": 503,
                      *         "latencyMs": 0
                      *       },
-                     *       "eventNo": 62,
+                     *       "eventNo": 61,
                      *       "version": 3,
-                     *       "createdAt": "2026-11-27T22:36:36.756315Z",
+                     *       "createdAt": "2026-11-28T08:07:02.957749Z",
                      *       "createdBy": "local",
-                     *       "secret": "whsec_czo/OSXN4zFzVV84RF+u4PeCCW67tzayvUNaG7SebiE=",
-                     *       "previousSecretUntil": "2026-11-28T22:36:38.540598Z"
+                     *       "secret": "whsec_zzm25ZqkpgwtbNo5a1slZ5WrzYTuFD5AKCJXHb/PXiI=",
+                     *       "previousSecretUntil": "2026-11-29T08:07:04.352165Z"
                      *     }
                      */
                     "application/json": components["schemas"]["WebhookEndpoint"];
@@ -8279,8 +8284,8 @@ export interface operations {
                     /**
                      * @example {
                      *       "delivered": true,
-                     *       "eventId": "evt_test_nn54orh3kfgjgwndbuj7hv6ypr",
-                     *       "at": "2026-11-27T22:36:38.449029946Z",
+                     *       "eventId": "evt_test_6e7sh63xtqgg5ctud4cxyz577p",
+                     *       "at": "2026-11-28T08:07:04.330341479Z",
                      *       "status": 200,
                      *       "latencyMs": 0,
                      *       "answer": "{\"received\":true}"
