@@ -129,7 +129,7 @@ var verbs = []*verb{
 		Name: "step-result", Label: "Record the step's result", operation: "settleStepOfOrder", needsReason: true,
 		questions: (*ofOrder).resultFields, afterwards: (*ofOrder).settled,
 		Meaning: "Look at the provider first: the order continues as if it had answered what you record.",
-		done: "The step's result is recorded.",
+		done:    "The step's result is recorded.",
 		then: map[string]string{
 			"refused":      "Recorded as refused; nothing was sent. The order still needs a person: undo it by hand at the provider, then record that it happened.",
 			"undo_refused": "The step's result is recorded. Then the undo was tried, and refused",
