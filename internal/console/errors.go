@@ -183,7 +183,7 @@ func groupOf(found *client.Overview, g *client.ErrorGroup) errorGroup {
 
 // afterFailure is what to do after a failed operation.
 var afterFailure = map[client.ErrorGroupStep]string{
-	client.ErrorGroupStepCapture: "Nothing was taken. If the authorization has ended, ask the customer for a new order.",
+	client.ErrorGroupStepCapture: "Nothing was taken by them. If the authorization has ended, ask the customer for a new order.",
 	client.ErrorGroupStepRefund:  "The money did not go back. Once the cause is gone, request another refund on the order's page, or pay it back by hand.",
 	client.ErrorGroupStepVoid:    "The authorization was not given up. It ends by itself.",
 }

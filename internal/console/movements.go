@@ -33,7 +33,7 @@ func (f figure) had(row *client.VerificationMoved, now decimal.Decimal) string {
 	if since.IsZero() {
 		return ""
 	}
-	return count(had) + "; now it is " + count(since.Abs().String()) + map[bool]string{true: " less", false: " more"}[since.IsNeg()]
+	return f.Label + ": the books had " + count(had) + "; now it is " + count(since.Abs().String()) + map[bool]string{true: " less", false: " more"}[since.IsNeg()]
 }
 
 // movedFigures are the columns. The first, less the next three, is the last.

@@ -197,7 +197,7 @@ func (p *orderPage) Balance() *balance {
 	kept := count(b.Kept) + " " + p.Currency
 	switch {
 	case !beingUndone(p.Order) || !b.Kept.IsPos():
-		b.Result = "kept " + kept
+		b.Result = "kept " + kept + map[bool]string{true: ", once all has gone back"}[goingBack(p.Order).IsPos()]
 	case p.Hold == client.OrderHoldAttention:
 		b.Result = kept + " still to go back, as far as is known"
 	default:

@@ -304,8 +304,8 @@ func (q *ofOrder) operated(would *client.Order) (all []string) {
 func (q *ofOrder) settled(would *client.Order) []string {
 	outcome := q.form.Get("outcome")
 	o, state, subject, next := q.order, fsm.State(q.order.Status), q.subject(), fsm.State("")
-	const nothingSent = " Nothing is sent to the provider for it: if it never happened, it never will."
-	means := fmt.Sprintf("From now on, %s counts as %s."+nothingSent, subject, outcome)
+	const nothingSent = " Nothing is sent to the provider for it"
+	means := fmt.Sprintf("From now on, %s counts as %s."+nothingSent+".", subject, outcome)
 	if outcome == "not_done" {
 		means = capital(subject) + " counts as not done, and is sent to the provider again at once."
 	}
@@ -316,7 +316,7 @@ func (q *ofOrder) settled(would *client.Order) []string {
 		next, _ = state.Next(fsm.Done)
 		means = map[fsm.State]string{fsm.Charging: q.money(o.Amount) + " counts as charged.", fsm.Reserving: goodsOf(o) + " counts as reserved.",
 			fsm.Confirming: "The order counts as confirmed.", fsm.Releasing: goodsOf(o) + " counts as released.",
-			fsm.Refunding: q.money(o.Amount) + " counts as given back."}[state] + nothingSent
+			fsm.Refunding: q.money(o.Amount) + " counts as given back."}[state] + nothingSent + ": if it never happened, it never will."
 	case outcome == "refused":
 		next, _ = state.Next(fsm.Refused)
 	}

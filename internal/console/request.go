@@ -174,17 +174,17 @@ func (q *ofOrder) captureFields() []field {
 
 func (q *ofOrder) resultFields() []field {
 	outcome := field{Name: "outcome", Label: "What happened to " + q.subject(), Type: "select", Required: true, Options: []string{"", "done", "refused", "not_done"},
-		Words: map[string]string{"done": "Done: it happened", "refused": "Refused: it did not happen, and never will",
-			"not_done": "Not done: it did not happen; try again"}}
+		Words: map[string]string{"done": "Done: it happened", "refused": "Refused: it did not happen; do not send it",
+			"not_done": "Not done: it did not happen; send it again"}}
 	refusal := "card_declined"
 	if fsm.State(q.order.Status).Undoing() {
-		outcome.Words["refused"], refusal = "Refused: the provider does not do it", "charge_disputed"
+		refusal = "charge_disputed"
 	}
 	if q.query("generation") != "" {
 		outcome.Options = []string{"done"}
 	}
 	return []field{outcome, {Name: "reference", Label: "The provider's reference", Help: "Its id for " + q.subject() + ", if it happened."},
-		{Name: "code", Label: "Why not, as a code of the provider", Help: "If it did not happen, such as " + refusal + "."}}
+		{Name: "code", Label: "Why not, as a code of the provider", Help: "If it was refused, such as " + refusal + "."}}
 }
 
 // about says what a verb is about.

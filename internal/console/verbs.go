@@ -131,7 +131,7 @@ var verbs = []*verb{
 		Meaning: "Look at the provider first: the order continues as if it had answered what you record.",
 		done:    "The step's result is recorded.",
 		then: map[string]string{
-			"refused":      "Recorded as refused; nothing was sent. The order still needs a person: undo it by hand at the provider, then record that it happened.",
+			"refused":      "Recorded as refused; nothing was sent. The order still needs a person: undo it by hand at the provider, then record it as done.",
 			"undo_refused": "The step's result is recorded. Then the undo was tried, and refused",
 			"attention":    "The step's result is recorded. The order needs a person again.",
 		},

@@ -244,7 +244,7 @@ func TestSettling(t *testing.T) {
 	s.sql(t, `UPDATE charges SET executor = 'http' WHERE order_no = (SELECT order_no FROM orders WHERE order_id = 'refund')`)
 	s.sql(t, `INSERT INTO charge_operations (order_no, generation, number, currency, amount, state, executor, request_id, sent_at, code, due_at)
 		SELECT order_no, 0, 1, 'USD', 5, 'in_doubt', 'http', 'r', now(), 'timeout', now() + interval '5 minutes' FROM orders WHERE order_id = 'refund'`)
-	s.get(t, orderPath+"refund").want(t, 200, "Record the result of refund 1", "The refund of 5 USD is not done yet", "Refund 1, 5 USD: the provider did not answer in time at the last try; the next try is <time data-due", "</time> at the latest", "still to go back 5 = <strong>kept 4.00 USD<", `href="/console/order/retry?id=refund">Retry<`)
+	s.get(t, orderPath+"refund").want(t, 200, "Record the result of refund 1", "The refund of 5 USD is not done yet", "Refund 1, 5 USD: the provider did not answer in time at the last try; the next try is <time data-due", "</time> at the latest", "still to go back 5 = <strong>kept 4.00 USD, once all has gone back<", `href="/console/order/retry?id=refund">Retry<`)
 	s.get(t, orderPath+"refund&done=retry").want(t, 200, "It was tried again, and is not done yet: the next try is below.")
 	s.get(t, "/console/orders").want(t, 200, "still to go back 5")
 	s.get(t, "/console/order/refund?id=step").want(t, 200, "All that is left")
@@ -283,7 +283,7 @@ func (s *service) settle(t *testing.T, about, question string, answers ...string
 	t.Helper()
 	path := "/console/order/step-result?id=" + about
 	first := s.get(t, path).want(t, 200, question, "Its id for "+strings.TrimPrefix(question, "What happened to ")+", if", "<p>Order: ", `name="outcome" required`, "! selected>It")
-	words := map[string]string{"done": "Done: it happened", "refused": "Refused: it did not happen, and never will"}[answers[1]]
+	words := map[string]string{"done": "Done: it happened", "refused": "Refused: it did not happen; do not send it"}[answers[1]]
 	page := s.get(t, "/console/order/step-result?"+first.fill(answers...).Encode()).want(t, 200, `name="reason"`, question+": "+words, "counts as")
 	s.post(t, path, page.fill("reason", "seen there")).want(t, 303)
 	return page

@@ -291,7 +291,7 @@ func (v *visit) rotateTask(e *client.WebhookEndpoint) *task {
 }
 
 func typesText(types []string) string {
-	return cmp.Or(strings.Join(types, ", "), "all business events")
+	return cmp.Or(strings.Join(types, ", "), "each change of an order or of stock")
 }
 
 func (v *visit) recoverDeliveries(e *client.WebhookEndpoint, form url.Values) error {
