@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	reportTimes = 8                // intervals of recovery between two reports: 4 s by default
+	reportTimes = 4                // intervals of recovery between two reports: 2 s by default
 	reportAfter = time.Minute      // after its last call, a step is no longer reported
 	failingFor  = time.Hour        // unless its breaker is not closed: then after this
 	flickerFor  = 10 * time.Second // an outage that ended goes on if calls fail again within this

@@ -17,7 +17,7 @@ var getOverviewOperation = failing(huma.Operation{
 	OperationID: "getOverview", Method: http.MethodGet, Path: "/api/overview", Tags: []string{"service"},
 	Summary: "Get an overview of the service",
 	Description: "What is wrong or needs a person, the outages of providers that ended in the last hour, orders by status and by what they wait for, the oldest unfinished order, " +
-		"the replicas, and the provider steps that they have called in the last minute. Replicas report every four seconds. " +
+		"the replicas, and the provider steps that they have called in the last minute. Replicas report every two seconds. " +
 		"Counts stop at 10000, or where more says so. They are usually at most a second old; if they take long, at is up to five seconds ago, " +
 		"and those of orders that had not been counted for long stop at 1000 of each hold, until all are counted.",
 }, "invalid_parameter", "unavailable", "internal")

@@ -595,7 +595,7 @@ export interface paths {
         };
         /**
          * Get an overview of the service
-         * @description What is wrong or needs a person, the outages of providers that ended in the last hour, orders by status and by what they wait for, the oldest unfinished order, the replicas, and the provider steps that they have called in the last minute. Replicas report every four seconds. Counts stop at 10000, or where more says so. They are usually at most a second old; if they take long, at is up to five seconds ago, and those of orders that had not been counted for long stop at 1000 of each hold, until all are counted. Needs the role read.
+         * @description What is wrong or needs a person, the outages of providers that ended in the last hour, orders by status and by what they wait for, the oldest unfinished order, the replicas, and the provider steps that they have called in the last minute. Replicas report every two seconds. Counts stop at 10000, or where more says so. They are usually at most a second old; if they take long, at is up to five seconds ago, and those of orders that had not been counted for long stop at 1000 of each hold, until all are counted. Needs the role read.
          */
         get: operations["getOverview"];
         put?: never;
