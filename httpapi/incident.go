@@ -16,7 +16,7 @@ import (
 
 // incident is something that is wrong, or that waits for a person.
 type incident struct {
-	Kind       string     `json:"kind" enum:"provider_failing,overdue,attention,approval,operations_waiting,replica_lost,webhook_failing,webhook_disabled,books_wrong,books_differ" doc:"provider_failing: the calls of a step fail, and orders wait for it or a call failed within five minutes; its orders are retried by themselves, as long as their retries and their budget last. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. operations_waiting: refunds, captures or voids are open after three calls or more; they are retried, except with the reason outcome_unknown: a person has to look. replica_lost: a replica has ended or lost the database without saying so, and has orders that others take over, or none has started in its place within an hour. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint. books_wrong: the newest verification found errors in the books. books_differ: the newest comparison with a provider found differences."`
+	Kind       string     `json:"kind" enum:"provider_failing,overdue,attention,approval,operations_waiting,replica_lost,webhook_failing,webhook_disabled,books_wrong,books_differ" doc:"provider_failing: the calls of a step fail, until one works, or none was made for an hour; its orders are retried by themselves, as long as their retries and their budget last. overdue: no replica has taken an order for longer than a lease. attention, approval: orders wait for a person. operations_waiting: refunds, captures or voids are open after three calls or more; they are retried, except with the reason outcome_unknown: a person has to look. replica_lost: a replica has ended or lost the database without saying so, and has orders that others take over, or none has started in its place within an hour. webhook_failing: the last three attempts failed. webhook_disabled: Pawl disabled the endpoint. books_wrong: the newest verification found errors in the books. books_differ: the newest comparison with a provider found differences."`
 	Step       string     `json:"step,omitempty" enum:"charge,reserve,confirm" doc:"With provider_failing; with attention, at which the orders are held."`
 	Status     state      `json:"status,omitempty" doc:"With attention and approval: of the orders. It says whether they are held at their step or at its undo (releasing, refunding)."`
 	Route      string     `json:"route,omitempty" doc:"With provider_failing: of a charge with several routes."`
@@ -39,7 +39,6 @@ type incident struct {
 	Totals []currencyTotal `json:"totals" nullable:"false" doc:"These orders, by currency."`
 
 	budget time.Duration // of retries at a step: the shortest of all policies
-	fails  bool          // something says that a step still fails
 }
 
 // failingAttempts is how many attempts in a row make a webhook endpoint an incident.
@@ -105,11 +104,7 @@ func waitingOperations(rows []orders.WaitingOperations) (all []incident) {
 	return all
 }
 
-// quietAfter is how long after its last failed call a provider that no order waits for is no incident any more.
-const quietAfter = 5 * time.Minute
-
-// failingProviders has an incident for each step and route, under all policies, unless no order waits for it and nothing
-// says that it still fails: the next call would be tried.
+// failingProviders has an incident for each step and route, under all policies, until a call works.
 func failingProviders(v *orders.Overview) (all []incident) {
 	for _, step := range v.Steps {
 		if step.FailingSince == nil {
@@ -127,12 +122,11 @@ func failingProviders(v *orders.Overview) (all []incident) {
 		if i.Since == nil || step.FailingSince.Before(*i.Since) {
 			i.Since, i.Policy, i.Detail = utc(step.FailingSince), step.Policy, step.Failure
 		}
-		i.fails = i.fails || step.Breaker == "open" || step.InFlight+step.Queued > 0 || step.FailedAt == nil || v.At.Sub(*step.FailedAt) < quietAfter
 	}
 	for at := range all {
 		all[at].addRetried(v.Groups)
 	}
-	return slices.DeleteFunc(all, func(i incident) bool { return i.Orders == 0 && !i.fails })
+	return all
 }
 
 // addRetried adds the orders that are retried at the step. It began when the step did.

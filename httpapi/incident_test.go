@@ -46,12 +46,4 @@ func TestFailingProviders(t *testing.T) {
 		{Kind: "refund", Currency: "USD", Operations: 11, Amount: "340.00", Since: first, Next: later, Code: "http_503"}, {Kind: "refund", Unknown: true, Currency: "USD", Operations: 1, Amount: "1.00"}})
 	assert.Equal(t, len(waiting), 2, "incidents of refunds: one that is retried, and one that is not")
 	assert.Equal(t, fmt.Sprintln(waiting[0].Orders, waiting[0].Since.Unix(), waiting[0].Until.Unix(), waiting[0].Detail, len(waiting[0].Totals), waiting[1].Reason), "12 100 100 timeout 2 outcome_unknown\n")
-
-	recovered := orders.ProviderStep{Step: fsm.Charge, Breaker: "half_open", FailingSince: &first, FailedAt: &later}
-	v := &orders.Overview{At: later.Add(quietAfter), Steps: []orders.ProviderStep{recovered}}
-	assert.Equal(t, len(failingProviders(v)), 0, "incidents of one that no order waits for, and no call has failed at lately")
-	v.Steps[0].Breaker = "open"
-	assert.Equal(t, len(failingProviders(v)), 1, "incidents while no call is made")
-	v.Steps[0].Breaker, v.At = "half_open", later.Add(quietAfter-1)
-	assert.Equal(t, len(failingProviders(v)), 1, "incidents just after a failed call")
 }

@@ -120,8 +120,8 @@ func away(overview *client.Overview, orders []waitingOrder) (away, again string)
 		return strings.Join(failing, " "), ""
 	}
 	for _, ended := range overview.Outages {
-		if slices.ContainsFunc(orders, func(o waitingOrder) bool { return o.failedSince(ended.Until) }) {
-			break
+		if slices.ContainsFunc(orders, func(o waitingOrder) bool { return o.failedSince(ended.Until) || fsm.State(o.Status).Undoing() }) {
+			break // that a step works again says nothing about its undo
 		}
 		if slices.ContainsFunc(ended.Steps, func(of string) bool {
 			step, route, _ := strings.Cut(of, " ")

@@ -172,7 +172,7 @@ func TestStory(t *testing.T) {
 	entries, o.Hold, o.InDoubt, o.Steps.Reserve = nil, "callback", true, client.StepState{Undone: true, InDoubt: true}
 	move("releasing", "refunding", "", "system", "")
 	entries = append([]entry{{At: at, Move: &client.Transition{At: at, From: "reserving", To: "releasing", Actor: "system"}}}, entries...)
-	assert.Equal(t, strings.Join(told(true, true), "\n"), "Undo of the reservation: Nothing is reserved.\nUndo of the charge: No result yet.")
+	assert.Equal(t, strings.Join(told(true, true), "\n"), "Undo of the reservation: Nothing is reserved.\nUndo of the charge: No result yet: a request may still be on its way.")
 	entries, o.Hold = nil, ""
 	move("", "pending", "approval", "system", "")
 	move("pending", "pending", "pause", "token:eve", "")

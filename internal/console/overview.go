@@ -101,6 +101,14 @@ func (p overviewPage) FailsAgain(o client.EndedOutage) bool {
 	})
 }
 
+// RetryURL is where orders that need a person because of a provider can be retried.
+func (p overviewPage) RetryURL(w wrong) string {
+	if i := slices.IndexFunc(p.Wrong, func(held wrong) bool { return held.Kind == client.IncidentKindAttention && held.Step == w.Step }); i >= 0 {
+		return p.Wrong[i].URL
+	}
+	return "/console/attention"
+}
+
 // Retried is the incident of a step that fails, at the policy under which it began; nil: none, or no order waits for it.
 func (p overviewPage) Retried(s client.ProviderStep) *client.Incident {
 	i := slices.IndexFunc(p.Incidents, func(i client.Incident) bool {

@@ -186,7 +186,7 @@ func (c *chapter) tell(o *client.Order, now bool) {
 		} else if strings.HasPrefix(o.HoldReason, "undo_refused") {
 			c.say("It is not undone")
 		} else if o.InDoubt {
-			c.say("No result yet")
+			c.say("No result yet: a request may still be on its way")
 		} else if c.state != client.StatusPending {
 			c.say("It is not done yet")
 		}

@@ -164,7 +164,7 @@ func goesOn(o *client.Order) string {
 	case o.Status == client.StatusCompleted:
 		return ""
 	case fsm.State(o.Status).Undoing():
-		return goesBack(o)
+		return goesBack(o) + " once the undo succeeds"
 	case o.Steps.Charge.Completed:
 		return "is charged already, and not again"
 	case o.InDoubt && o.Status == client.StatusCharging:
