@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	reportTimes = 4                // intervals of recovery between two reports: 2 s by default
+	reportEvery = 2 * time.Second
 	reportAfter = time.Minute      // after its last call, a step is no longer reported
 	failingFor  = time.Hour        // unless its breaker is not closed: then after this
 	flickerFor  = 10 * time.Second // an outage that ended goes on if calls fail again within this
@@ -29,7 +29,7 @@ const (
 func (e *Engine) reportLoop() {
 	at, ended := time.Now(), e.metrics.ended.Load()
 	outages := e.report(0, []orders.ProviderStep{}, nil) // at once: it may take the place of one that was lost
-	for e.lastsFor(reportTimes * e.cfg.RecoveryInterval) {
+	for e.lastsFor(reportEvery) {
 		before, since := ended, time.Since(at)
 		at, ended = time.Now(), e.metrics.ended.Load()
 		e.learn()
