@@ -1214,29 +1214,11 @@ type EnableBodyFrom string
 
 // EndedOutage defines model for EndedOutage.
 type EndedOutage struct {
-	// Attention Of orders: those that wait for a person now.
-	Attention int64 `json:"attention"`
-
-	// Canceled Of orders: those that were canceled.
-	Canceled int64 `json:"canceled"`
-
-	// Completed Of orders: those that are completed now.
-	Completed int64 `json:"completed"`
-
 	// Detail The code of most failed calls, or why there was no connection.
 	Detail string `json:"detail,omitempty,omitzero"`
 
-	// Failed Of orders: those that have failed.
-	Failed int64 `json:"failed"`
-
 	// Host The host that failed.
 	Host string `json:"host,omitempty,omitzero"`
-
-	// More More orders may have waited.
-	More bool `json:"more"`
-
-	// Orders Orders that waited for the step meanwhile.
-	Orders int64 `json:"orders"`
 
 	// Since When the first of the calls failed that failed in a row until the circuit breaker opened. If calls fail again within ten seconds, before three have worked, it is the same outage.
 	Since time.Time `json:"since"`
@@ -1245,7 +1227,8 @@ type EndedOutage struct {
 	Steps []string `json:"steps"`
 
 	// Until When the first call worked again.
-	Until time.Time `json:"until"`
+	Until  time.Time `json:"until"`
+	Waited Outcomes  `json:"waited"`
 }
 
 // Erasure defines model for Erasure.
@@ -1582,7 +1565,8 @@ type Incident struct {
 	Status Status `json:"status,omitempty,omitzero"`
 
 	// Step With provider_failing; with attention, at which the orders are held.
-	Step IncidentStep `json:"step,omitempty,omitzero"`
+	Step      IncidentStep `json:"step,omitempty,omitzero"`
+	TakenOver Outcomes     `json:"takenOver,omitempty,omitzero"`
 
 	// Totals These orders, by currency.
 	Totals []CurrencyTotal `json:"totals"`
@@ -1985,6 +1969,28 @@ type OrderPage struct {
 	Totals []MoneyTotal `json:"totals,omitempty,omitzero"`
 }
 
+// Outcomes defines model for Outcomes.
+type Outcomes struct {
+	// Attention Of orders: those that wait for a person now.
+	Attention int64 `json:"attention"`
+
+	// Canceled Of orders: those that were canceled.
+	Canceled int64 `json:"canceled"`
+
+	// Completed Of orders: those that are completed now.
+	Completed int64 `json:"completed"`
+
+	// Failed Of orders: those that have failed.
+	Failed int64 `json:"failed"`
+
+	// Left Of orders: the others, which go on by themselves.
+	Left int64 `json:"left"`
+
+	// More There may be more.
+	More   bool  `json:"more"`
+	Orders int64 `json:"orders"`
+}
+
 // Overview defines model for Overview.
 type Overview struct {
 	// At When the numbers were read.
@@ -2195,10 +2201,13 @@ type ProviderStep struct {
 	// Breaker The worst of the replicas. closed: the steps of orders are called. half_open: one call is tried. open: orders wait. Refunds, captures and voids are always called.
 	Breaker ProviderStepBreaker `json:"breaker"`
 
+	// FailedAt When the last call failed. Absent if a call was answered since. Without failingSince, it was one of few failures.
+	FailedAt time.Time `json:"failedAt,omitempty,omitzero"`
+
 	// FailingSince When the first of the calls failed that have failed in a row. Absent if they do not fail. With few calls, the breaker may still be closed.
 	FailingSince time.Time `json:"failingSince,omitempty,omitzero"`
 
-	// Failure While calls fail: the code of most failed calls, or why there was no connection; and that of the last one, if it is another.
+	// Failure With failedAt: the code of the last call, or why there was no connection; after the one of most failed calls since failingSince, if it is another.
 	Failure string `json:"failure,omitempty,omitzero"`
 
 	// Host The host that is called.
@@ -2212,6 +2221,9 @@ type ProviderStep struct {
 
 	// Queued Orders waiting for a call.
 	Queued int64 `json:"queued"`
+
+	// Retrying Orders at this step whose last call failed, and that are retried. With several policies, they are counted at the first one whose calls fail.
+	Retrying int64 `json:"retrying"`
 
 	// Route Of a charge with several routes.
 	Route string           `json:"route,omitempty,omitzero"`

@@ -140,7 +140,7 @@ func (q *Queries) LeasesClaim(ctx context.Context, arg LeasesClaimParams) ([]Lea
 
 const leasesDue = `-- name: LeasesDue :many
 
-SELECT o.order_no, o.due_at::timestamptz AS due_at, o.policy FROM pawl.orders AS o
+SELECT o.order_no, o.due_at::timestamptz AS due_at, o.policy, o.owner FROM pawl.orders AS o
 WHERE o.due_at > $1::timestamptz AND o.due_at <= now()
 ORDER BY o.due_at LIMIT $2
 `
@@ -154,6 +154,7 @@ type LeasesDueRow struct {
 	OrderNo int64
 	DueAt   time.Time
 	Policy  *int32
+	Owner   *uuid.UUID
 }
 
 // A lease is orders.due_at: until then the owner drives the order, and after that any replica may claim it. A claim
@@ -170,7 +171,12 @@ func (q *Queries) LeasesDue(ctx context.Context, arg LeasesDueParams) ([]LeasesD
 	var items []LeasesDueRow
 	for rows.Next() {
 		var i LeasesDueRow
-		if err := rows.Scan(&i.OrderNo, &i.DueAt, &i.Policy); err != nil {
+		if err := rows.Scan(
+			&i.OrderNo,
+			&i.DueAt,
+			&i.Policy,
+			&i.Owner,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

@@ -58,7 +58,7 @@ func (q *Queries) OpenWork(ctx context.Context, arg OpenWorkParams) (OpenWorkRow
 }
 
 const ordersByOutcome = `-- name: OrdersByOutcome :many
-SELECT n.of::integer AS of, count(*) AS orders, count(*) FILTER (WHERE o.status = 'completed') AS completed,
+SELECT n.of::integer AS of, count(*) AS waited, count(*) FILTER (WHERE o.status = 'completed') AS completed,
   count(*) FILTER (WHERE o.hold IN ('attention', 'approval')) AS held,
   count(*) FILTER (WHERE o.status = 'failed') AS failed, count(*) FILTER (WHERE o.status = 'canceled') AS canceled
 FROM ROWS FROM (unnest($1::bigint[]), unnest($2::integer[])) AS n(order_no, of) JOIN pawl.orders AS o ON o.order_no = n.order_no
@@ -72,7 +72,7 @@ type OrdersByOutcomeParams struct {
 
 type OrdersByOutcomeRow struct {
 	Of        int32
-	Orders    int64
+	Waited    int64
 	Completed int64
 	Held      int64
 	Failed    int64
@@ -91,7 +91,7 @@ func (q *Queries) OrdersByOutcome(ctx context.Context, arg OrdersByOutcomeParams
 		var i OrdersByOutcomeRow
 		if err := rows.Scan(
 			&i.Of,
-			&i.Orders,
+			&i.Waited,
 			&i.Completed,
 			&i.Held,
 			&i.Failed,
@@ -315,7 +315,7 @@ func (q *Queries) ReplicaReportEnd(ctx context.Context, owner uuid.UUID) error {
 }
 
 const replicaReports = `-- name: ReplicaReports :many
-SELECT r.name, r.since, r.at, r.at < now() - interval '6 seconds' AS late,
+SELECT r.owner, r.name, r.since, r.at, r.at < now() - interval '2.5 seconds' AS late,
   r.at < now() - interval '20 seconds' AS silent,
   r.orders_per_second, r.steps, r.outages, coalesce(d.orders, 0)::bigint AS orders, coalesce(d.until, r.at)::timestamptz AS until
 FROM pawl.replica_reports AS r LEFT JOIN LATERAL (
@@ -323,11 +323,12 @@ FROM pawl.replica_reports AS r LEFT JOIN LATERAL (
     SELECT o.owner, o.due_at FROM pawl.orders AS o
     WHERE o.due_at > (SELECT '-infinity'::timestamptz) AND o.due_at < (SELECT 'infinity'::timestamptz) AND o.hold IS NULL
     ORDER BY o.due_at LIMIT $1::integer) AS f
-  WHERE f.owner = r.owner) AS d ON r.name <> '' AND r.at < now() - interval '6 seconds'
+  WHERE f.owner = r.owner) AS d ON r.name <> '' AND r.at < now() - interval '2.5 seconds'
 WHERE r.at > now() - interval '1 hour' ORDER BY r.at
 `
 
 type ReplicaReportsRow struct {
+	Owner           uuid.UUID
 	Name            string
 	Since           time.Time
 	At              time.Time
@@ -340,7 +341,7 @@ type ReplicaReportsRow struct {
 	Until           time.Time
 }
 
-// Returns the last reports. late: the next one should be there; silent: several are missing. Those without a name are of replicas that have ended.
+// Returns the last reports. late: the next one should be there; silent: many are missing. Those without a name are of replicas that have ended.
 // orders and until: how many of the driven orders that are due first, as many as most, belong to a late replica, and when the last of them is due.
 func (q *Queries) ReplicaReports(ctx context.Context, most int32) ([]ReplicaReportsRow, error) {
 	rows, err := q.db.Query(ctx, replicaReports, most)
@@ -352,6 +353,7 @@ func (q *Queries) ReplicaReports(ctx context.Context, most int32) ([]ReplicaRepo
 	for rows.Next() {
 		var i ReplicaReportsRow
 		if err := rows.Scan(
+			&i.Owner,
 			&i.Name,
 			&i.Since,
 			&i.At,

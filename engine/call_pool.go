@@ -434,7 +434,7 @@ func (p *callPool) load(version int32) (load orders.ProviderStep, used time.Time
 	defer p.mu.Unlock()
 	load = orders.ProviderStep{Policy: version, Step: p.step, Route: p.route, InFlight: p.calling, Queued: len(p.waiting),
 		Breaker: orders.BreakerStates[breaker], Host: p.cfg.Host(), Budget: p.cfg.Retry.Budget}
-	p.outage.tell(&load, p.e.now())
+	p.outage.tell(&load)
 	failing := load.FailingSince != nil && time.Since(p.used) < failingFor // also while it is half-open and nothing is due
 	if p.calling+len(p.waiting) > 0 || failing {
 		return load, time.Now()

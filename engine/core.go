@@ -67,9 +67,10 @@ type core struct {
 	owner uuid.UUID // of this process, in the database; new at every start
 	log   *slog.Logger
 
-	Stats   Stats
-	metrics *metrics
-	Orders  *orders.Reader // what is stored
+	Stats     Stats
+	metrics   *metrics
+	takeOvers takeOvers
+	Orders    *orders.Reader // what is stored
 
 	schemaHealth *schemaHealth
 	runs         registry

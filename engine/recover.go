@@ -75,6 +75,7 @@ func (e *Engine) recoverFrom(floor time.Time) (next time.Time, err error) {
 			}
 		}
 		claimed, n := e.claim(due)
+		e.takeOvers.note(rows, claimed, e.now())
 		if from.IsZero() {
 			e.noteOverdue(rows)
 		}

@@ -32,18 +32,18 @@ func (e *Engine) reportLoop() {
 	for e.lastsFor(reportEvery) {
 		before, since := ended, time.Since(at)
 		at, ended = time.Now(), e.metrics.ended.Load()
-		e.learn()
+		e.learn(e.now())
 		outages = e.report(float64(ended-before)/since.Seconds(), e.callPools.loads(reportAfter), outages)
 	}
 	e.endReport()
 }
 
-// report returns the outages that are stored. They have the numbers of many orders, so only changes are written.
+// report returns the outages and take-overs that are stored. They have the numbers of many orders, so only changes are written.
 func (e *Engine) report(ordersPerSecond float64, steps []orders.ProviderStep, stored []byte) []byte {
 	ctx, cancel := e.handingBack() // a canceled report could be stored after it was removed
 	defer cancel()
 	text, err := json.Marshal(steps)
-	outages, wrong := json.Marshal(e.callPools.outages(e.now()))
+	outages, wrong := json.Marshal(append(e.callPools.outages(e.now()), e.takeOvers.lately(e.now())...))
 	p := db.ReplicaReportParams{Owner: e.owner, Name: pg.ReplicaName(), OrdersPerSecond: ordersPerSecond, Steps: text}
 	if !bytes.Equal(outages, stored) {
 		p.Outages = outages
@@ -58,8 +58,13 @@ func (e *Engine) report(ordersPerSecond float64, steps []orders.ProviderStep, st
 }
 
 // learn ends the outages of pools that make no calls, once calls work at another replica.
-func (e *Engine) learn() {
-	quiet := e.callPools.quiet(e.now())
+func (e *Engine) learn(now time.Time) {
+	var quiet []*callPool
+	e.callPools.each(func(p *callPool) {
+		if p.quiet(now) {
+			quiet = append(quiet, p)
+		}
+	})
 	if len(quiet) == 0 {
 		return
 	}
@@ -72,6 +77,11 @@ func (e *Engine) learn() {
 		}
 	}
 	e.warnReport("read", err)
+}
+
+// quiet reports whether there is an outage, and the breaker has let no call through for a while.
+func (p *callPool) quiet(now time.Time) bool {
+	return p.outage.ongoing(now) && now.Sub(p.outage.failedAt) > max(flickerFor, p.cfg.Breaker.Open)
 }
 
 func (p *callPool) learn(steps []orders.ProviderStep) {
@@ -99,9 +109,9 @@ func (e *Engine) warnReport(verb string, err error) {
 // Look-ups don't count: they may be answered while the step still fails. Times are by the database's clock.
 type outage struct {
 	mu       sync.Mutex
-	now      *away  // while calls fail; nil: they don't, as far as is known
-	ended    []away // the last ones
-	worked   int    // calls that were answered since the last one ended
+	now      *failures  // that no call was answered after; nil: calls don't fail, as far as is known
+	ended    []failures // the last outages
+	worked   int        // calls that were answered since the last one ended
 	workedAt time.Time
 
 	failedAt time.Time
@@ -109,8 +119,8 @@ type outage struct {
 	lasts    time.Duration // failures further apart are not in a row
 }
 
-// away is a time during which the calls fail in a row, and the orders that wait meanwhile.
-type away struct {
+// failures are calls that fail in a row, and the orders that wait meanwhile.
+type failures struct {
 	since, until time.Time
 	outage       bool // the breaker opened, or they failed for a while
 	waited       map[int64]struct{}
@@ -146,7 +156,7 @@ func (o *outage) failed(code string, at time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.now == nil || !o.now.outage && at.Sub(o.failedAt) > o.lasts {
-		o.now = &away{since: at, waited: map[int64]struct{}{}, codes: map[string]int{}}
+		o.now = &failures{since: at, waited: map[int64]struct{}{}, codes: map[string]int{}}
 	}
 	if n := len(o.ended) - 1; n >= 0 && !o.now.outage && o.worked < flickerMost && at.Sub(o.ended[n].until) < flickerFor {
 		o.now, o.ended = new(o.ended[n]), o.ended[:n]
@@ -158,7 +168,7 @@ func (o *outage) failed(code string, at time.Time) {
 }
 
 // cause is the code of most failed calls.
-func (a *away) cause() (code string) {
+func (a *failures) cause() (code string) {
 	for other, n := range a.codes {
 		if n > a.codes[code] || n == a.codes[code] && other < code {
 			code = other
@@ -176,50 +186,89 @@ func (o *outage) note(orderNo int64) {
 	}
 }
 
-// tell adds whether calls fail. Several failures in a row are an outage after a while, also if there were no more calls.
-func (o *outage) tell(step *orders.ProviderStep, at time.Time) {
+// ongoing reports whether there is an outage. Several failures in a row become one after a while, also if there are no
+// more calls. The caller has locked.
+func (o *outage) ongoing(now time.Time) bool {
+	a := o.now
+	if a != nil && o.failedAt.After(a.since) && now.Sub(a.since) >= flickerFor && now.Sub(o.failedAt) < o.lasts {
+		a.outage = true
+	}
+	return a != nil && a.outage
+}
+
+// tell adds how the last call ended, and since when calls fail if there is an outage.
+func (o *outage) tell(step *orders.ProviderStep) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch a := o.now; {
-	case a == nil && o.worked > 0:
-		step.WorkedAt = new(o.workedAt)
-	case a != nil && (a.outage || o.failedAt.After(a.since) && at.Sub(a.since) >= flickerFor && at.Sub(o.failedAt) < o.lasts):
-		a.outage = true
-		if step.Failure = a.cause(); step.Failure != o.code {
-			step.Failure += ", now " + o.code
+	case a != nil:
+		step.FailedAt, step.Failure = new(o.failedAt), o.code
+		if cause := a.cause(); a.outage && cause != o.code {
+			step.Failure = cause + ", now " + o.code
 		}
-		step.FailingSince, step.FailedAt = new(a.since), new(o.failedAt)
+		if a.outage {
+			step.FailingSince = new(a.since)
+		}
+	case o.worked > 0:
+		step.WorkedAt = new(o.workedAt)
 	}
 }
 
-// quiet returns the pools whose last call failed, and whose breakers have let none through for a while.
-func (all *callPools) quiet(now time.Time) (quiet []*callPool) {
+// each visits the pools, with their outages locked.
+func (all *callPools) each(visit func(*callPool)) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	for _, p := range all.byStep {
 		p.outage.mu.Lock()
-		if p.outage.now != nil && now.Sub(p.outage.failedAt) > max(flickerFor, p.cfg.Breaker.Open) {
-			quiet = append(quiet, p)
-		}
+		visit(p)
 		p.outage.mu.Unlock()
 	}
-	return quiet
 }
 
 // outages returns those that ended lately.
 func (all *callPools) outages(now time.Time) []orders.Outage {
-	all.mu.Lock()
-	defer all.mu.Unlock()
 	ended := []orders.Outage{}
-	for _, p := range all.byStep {
-		p.outage.mu.Lock()
+	all.each(func(p *callPool) {
 		for _, a := range p.outage.ended {
 			if now.Sub(a.until) < orders.OutagesFor {
 				ended = append(ended, orders.Outage{Step: p.step, Route: p.route, Host: p.cfg.Host(), Failure: a.cause(),
 					Since: a.since, Until: a.until, Orders: slices.Sorted(maps.Keys(a.waited))})
 			}
 		}
-		p.outage.mu.Unlock()
-	}
+	})
+	slices.SortFunc(ended, func(a, b orders.Outage) int { return a.Until.Compare(b.Until) }) // what is the same is not written again
 	return ended
+}
+
+// takeOvers are the orders that this replica took over, by the replica that drove them before.
+type takeOvers struct {
+	mu   sync.Mutex
+	from []orders.Outage
+}
+
+// note finds those among the claimed orders that had a driver when they were due.
+func (t *takeOvers) note(due []db.LeasesDueRow, claimed []*run, at time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, row := range due {
+		if row.Owner == nil || !slices.ContainsFunc(claimed, func(r *run) bool { return r.no() == row.OrderNo }) {
+			continue
+		}
+		from := row.Owner.String()
+		i := slices.IndexFunc(t.from, func(o orders.Outage) bool { return o.Replica == from })
+		if i < 0 {
+			i, t.from = len(t.from), append(t.from, orders.Outage{Replica: from, Since: at})
+		}
+		if o := &t.from[i]; len(o.Orders) < orders.CountsMost {
+			o.Until, o.Orders = at, append(o.Orders, row.OrderNo)
+		}
+	}
+}
+
+// lately returns those of the last hour.
+func (t *takeOvers) lately(now time.Time) []orders.Outage {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.from = slices.DeleteFunc(t.from, func(o orders.Outage) bool { return now.Sub(o.Until) >= orders.OutagesFor })
+	return slices.Clone(t.from)
 }

@@ -39,7 +39,7 @@ charge: {executor: simulator, url: SIM, retry: {initial: 30m, cap: 30m}, breaker
 	assert.True(t, group.Status == fsm.Charging && group.Hold == "retry" && group.Orders == 1 && group.Amount == "99.99" && group.Currency == "USD" && !group.TriedSince.IsZero() && step.Budget == 15*time.Minute, group)
 	found, err := shows.Orders.ErrorGroups(t.Context())
 	assert.True(t, err == nil && len(found.Groups) == 1 && found.Groups[0].Hold == "retry" && found.Groups[0].Step == fsm.Charge && found.Groups[0].Code == "error", found, err)
-	s.exec(t, `INSERT INTO replica_reports (owner, name, at, orders_per_second, steps) VALUES (gen_random_uuid(), 'killed:7', now() - interval '7 seconds', 0, '[]'),
+	s.exec(t, `INSERT INTO replica_reports (owner, name, at, orders_per_second, steps) VALUES (gen_random_uuid(), 'killed:7', now() - interval '3 seconds', 0, '[]'),
 		(gen_random_uuid(), 'just now:7', now() + interval '1 hour', 0, '[]'), (gen_random_uuid(), 'long ago:7', now() - interval '1 hour', 0, '[]'), (gen_random_uuid(), '', now() - interval '30 minutes', 0, '[]')`)
 	s.exec(t, `UPDATE replica_reports SET since = now() - interval '1 hour'`) // none has started in its place
 	s.exec(t, `INSERT INTO orders (order_id, status, fence, owner, due_at, amount, currency, item)
@@ -54,6 +54,11 @@ charge: {executor: simulator, url: SIM, retry: {initial: 30m, cap: 30m}, breaker
 			return l.Name == "killed:7" && l.At.Equal(reported) && l.Orders == 1 && time.Until(l.Until) > 50*time.Minute
 		}
 		return err == nil && slices.ContainsFunc(v.Lost, killed) && len(v.Replicas) == 2 && v.Replicas[1].Name == "just now:7" && v.Replicas[1].Connections == 0 && time.Since(*v.Replicas[0].Since) > 50*time.Minute && v.Held["retry"].Orders == 1
+	})
+	s.exec(t, `UPDATE orders SET due_at = now() WHERE order_id = 'left behind'`)
+	eventually(t, "its order is shown once another replica has taken it over", func() bool {
+		v, err = shows.Orders.Overview(t.Context(), shows.Backlog())
+		return err == nil && len(v.Lost) == 1 && v.Lost[0].Orders == 0 && v.Lost[0].TakenOver.Completed == 1 && len(v.Ended) == 1
 	})
 	s.use(t, `
 reserve: {executor: simulator, url: SIM, retry: {initial: 10ms, cap: 10ms, maxRetries: 999}, breaker: {failures: 1, open: 10ms}}`)

@@ -38,6 +38,8 @@ type incident struct {
 
 	Totals []currencyTotal `json:"totals" nullable:"false" doc:"These orders, by currency."`
 
+	TakenOver *outcomes `json:"takenOver,omitempty" doc:"With replica_lost: its orders that others have taken over. Absent if none."`
+
 	budget time.Duration // of retries at a step: the shortest of all policies
 }
 
@@ -54,9 +56,12 @@ func (s *server) incidents(ctx context.Context, v *orders.Overview, of *booksVer
 	all = append(all, waitingForPeople(v, fsm.HoldApproval)...)
 	all = append(all, waitingOperations(v.Operations)...)
 	for _, lost := range v.Lost {
-		one := incident{Kind: "replica_lost", Replica: lost.Name, Since: new(lost.At.UTC()), Orders: lost.Orders, More: lost.Orders >= orders.LostMost}
+		one := incident{Kind: "replica_lost", Replica: lost.Name, Since: new(lost.At.UTC()), Orders: lost.Orders, More: lost.Orders >= orders.FirstMost}
 		if lost.Orders > 0 {
 			one.Until = new(lost.Until.UTC())
+		}
+		if lost.TakenOver.Waited > 0 {
+			one.TakenOver = new(outcomesOf(&lost.TakenOver))
 		}
 		all = append(all, one)
 	}
@@ -133,7 +138,7 @@ func failingProviders(v *orders.Overview) (all []incident) {
 func (i *incident) addRetried(groups []orders.HeldGroup) {
 	began := i.Since
 	for _, group := range groups {
-		if group.Hold == fsm.HoldRetry && string(group.Status.Step()) == i.Step && group.Route == i.Route {
+		if group.RetriedAt(fsm.Step(i.Step), i.Route) {
 			i.add(&group)
 			if end := group.TriedSince.Add(i.budget).UTC(); !group.TriedSince.IsZero() && (i.NeedsPerson == nil || end.Before(*i.NeedsPerson)) {
 				i.NeedsPerson = &end

@@ -59,17 +59,28 @@ type holdCount struct {
 
 // endedOutage is a time during which a provider failed.
 type endedOutage struct {
-	Steps     []string  `json:"steps" nullable:"false" doc:"At which steps. A route of a charge follows it after a space."`
-	Host      string    `json:"host,omitempty" doc:"The host that failed."`
-	Detail    string    `json:"detail,omitempty" doc:"The code of most failed calls, or why there was no connection."`
-	Since     time.Time `json:"since" doc:"When the first of the calls failed that failed in a row until the circuit breaker opened. If calls fail again within ten seconds, before three have worked, it is the same outage."`
-	Until     time.Time `json:"until" doc:"When the first call worked again."`
-	Orders    int64     `json:"orders" doc:"Orders that waited for the step meanwhile."`
-	More      bool      `json:"more" doc:"More orders may have waited."`
-	Completed int64     `json:"completed" doc:"Of orders: those that are completed now."`
-	Attention int64     `json:"attention" doc:"Of orders: those that wait for a person now."`
-	Failed    int64     `json:"failed" doc:"Of orders: those that have failed."`
-	Canceled  int64     `json:"canceled" doc:"Of orders: those that were canceled."`
+	Steps  []string  `json:"steps" nullable:"false" doc:"At which steps. A route of a charge follows it after a space."`
+	Host   string    `json:"host,omitempty" doc:"The host that failed."`
+	Detail string    `json:"detail,omitempty" doc:"The code of most failed calls, or why there was no connection."`
+	Since  time.Time `json:"since" doc:"When the first of the calls failed that failed in a row until the circuit breaker opened. If calls fail again within ten seconds, before three have worked, it is the same outage."`
+	Until  time.Time `json:"until" doc:"When the first call worked again."`
+	Waited outcomes  `json:"waited" doc:"The orders that waited for the steps meanwhile."`
+}
+
+// outcomes counts what became of orders.
+type outcomes struct {
+	Orders    int64 `json:"orders"`
+	More      bool  `json:"more" doc:"There may be more."`
+	Completed int64 `json:"completed" doc:"Of orders: those that are completed now."`
+	Attention int64 `json:"attention" doc:"Of orders: those that wait for a person now."`
+	Failed    int64 `json:"failed" doc:"Of orders: those that have failed."`
+	Canceled  int64 `json:"canceled" doc:"Of orders: those that were canceled."`
+	Left      int64 `json:"left" doc:"Of orders: the others, which go on by themselves."`
+}
+
+func outcomesOf(o *orders.Outcomes) outcomes {
+	return outcomes{o.Waited, o.Waited >= orders.CountsMost, o.Completed, o.Held, o.Failed, o.Canceled,
+		o.Waited - o.Completed - o.Held - o.Failed - o.Canceled}
 }
 
 type unfinishedOrder struct {
@@ -92,10 +103,12 @@ type providerStep struct {
 	Breaker  string `json:"breaker" enum:"closed,half_open,open" doc:"The worst of the replicas. closed: the steps of orders are called. half_open: one call is tried. open: orders wait. Refunds, captures and voids are always called."`
 	InFlight int    `json:"inFlight" doc:"Calls in progress."`
 	Queued   int    `json:"queued" doc:"Orders waiting for a call."`
+	Retrying int64  `json:"retrying" doc:"Orders at this step whose last call failed, and that are retried. With several policies, they are counted at the first one whose calls fail."`
 
 	FailingSince *time.Time `json:"failingSince,omitempty" doc:"When the first of the calls failed that have failed in a row. Absent if they do not fail. With few calls, the breaker may still be closed."`
 	Host         string     `json:"host,omitempty" doc:"The host that is called."`
-	Failure      string     `json:"failure,omitempty" doc:"While calls fail: the code of most failed calls, or why there was no connection; and that of the last one, if it is another."`
+	FailedAt     *time.Time `json:"failedAt,omitempty" doc:"When the last call failed. Absent if a call was answered since. Without failingSince, it was one of few failures."`
+	Failure      string     `json:"failure,omitempty" doc:"With failedAt: the code of the last call, or why there was no connection; after the one of most failed calls since failingSince, if it is another."`
 }
 
 func (s *server) getOverview(ctx context.Context, _ *struct{}) (overview, error) {
@@ -111,18 +124,29 @@ func (s *server) getOverview(ctx context.Context, _ *struct{}) (overview, error)
 	return out, err
 }
 
+// retrying counts the orders that are retried at a step, of which one policy is the first whose calls fail.
+func retrying(v *orders.Overview, of *orders.ProviderStep) (n int64) {
+	first := slices.IndexFunc(v.Steps, func(s orders.ProviderStep) bool { return s.Step == of.Step && s.Route == of.Route && s.FailedAt != nil })
+	for i := range v.Groups {
+		if group := &v.Groups[i]; first >= 0 && v.Steps[first].Policy == of.Policy && group.RetriedAt(of.Step, of.Route) {
+			n += group.Orders
+		}
+	}
+	return n
+}
+
 func overviewOf(v *orders.Overview) overview {
 	out := overview{
 		At: v.At, Replica: pg.ReplicaName(), OrdersPerSecond: v.OrdersPerSecond,
 		OverdueSeconds: v.Overdue.Seconds(), LateUndos: v.LateUndos, Authorizations: v.Authorizations,
 		ChargeOperations: v.ChargeOperations, OldestChargeOperationSeconds: v.OldestChargeOperation.Seconds(),
 		Outages: each(v.Ended, func(o *orders.Outage) endedOutage {
-			return endedOutage{o.Steps, o.Host, o.Failure, o.Since.UTC(), o.Until.UTC(), o.Waited, o.Waited >= orders.CountsMost, o.Completed, o.Held, o.Failed, o.Canceled}
+			return endedOutage{o.Steps, o.Host, o.Failure, o.Since.UTC(), o.Until.UTC(), outcomesOf(&o.Outcomes)}
 		}),
 		Statuses: each(v.Statuses, func(c *orders.StatusCount) statusCount { return statusCount{state(c.Status), c.Orders, c.More} }),
 		Replicas: each(v.Replicas, func(r *orders.Replica) replica { return replica{r.Name, r.Connections, utc(r.Since)} }),
 		Steps: each(v.Steps, func(p *orders.ProviderStep) providerStep {
-			return providerStep{p.Policy, string(p.Step), p.Route, p.Breaker, p.InFlight, p.Queued, utc(p.FailingSince), p.Host, p.Failure}
+			return providerStep{p.Policy, string(p.Step), p.Route, p.Breaker, p.InFlight, p.Queued, retrying(v, p), utc(p.FailingSince), p.Host, utc(p.FailedAt), p.Failure}
 		}),
 	}
 	for _, d := range v.Disputes {

@@ -133,7 +133,7 @@ CREATE TABLE pawl.replica_reports (
   since             timestamptz NOT NULL DEFAULT now(), -- of its first report
   orders_per_second float8 NOT NULL,      -- that it finished since its report before
   steps             jsonb NOT NULL,       -- of providers that it calls: their circuit breakers, and what waits
-  outages           jsonb NOT NULL DEFAULT '[]' -- of these providers that are over, with the numbers of the orders that waited; kept for an hour after the process
+  outages           jsonb NOT NULL DEFAULT '[]' -- of these providers that are over, with the numbers of the orders that waited, and the orders that were taken over from other replicas; kept for an hour after the process
 );
 
 -- +goose Down

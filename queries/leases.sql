@@ -5,7 +5,7 @@
 -- name: LeasesDue :many
 -- Finds orders to claim. The floor keeps the scan away from the dead entries that ended orders leave in the index. It
 -- uses now() and not clock_timestamp(), because only a stable value limits an index scan.
-SELECT o.order_no, o.due_at::timestamptz AS due_at, o.policy FROM pawl.orders AS o
+SELECT o.order_no, o.due_at::timestamptz AS due_at, o.policy, o.owner FROM pawl.orders AS o
 WHERE o.due_at > @floor::timestamptz AND o.due_at <= now()
 ORDER BY o.due_at LIMIT @most;
 

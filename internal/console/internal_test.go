@@ -296,7 +296,8 @@ func TestOverviewOfALot(t *testing.T) {
 		Holds:    []client.HoldCount{{Hold: "attention", Orders: 1234, LongestSeconds: 5400}},
 		Oldest:   client.UnfinishedOrder{OrderID: trick, Status: "charging", Hold: "attention", CreatedAt: time.Now()},
 		ProviderSteps: []client.ProviderStep{{Policy: 3, Step: "charge", Breaker: "half_open", InFlight: 5, Queued: 6},
-			{Policy: 4, Step: "charge", Breaker: "open"}, {Policy: 4, Step: "reserve", Breaker: "closed", FailingSince: time.Now()}},
+			{Policy: 4, Step: "charge", Breaker: "open", Retrying: 416}, {Policy: 4, Step: "reserve", Breaker: "closed", FailingSince: time.Now()},
+			{Policy: 4, Step: "confirm", Breaker: "closed", Failure: "HTTP 503", FailedAt: time.Now()}},
 		ChargeOperations: 2, OldestChargeOperationSeconds: 60, LateUndos: 3, OrdersPerSecond: 12.7,
 	}
 	usd := []client.CurrencyTotal{{Currency: "USD", Orders: 416, Amount: "98400.00"}}
@@ -309,17 +310,17 @@ func TestOverviewOfALot(t *testing.T) {
 		{Kind: "attention", Reason: "retries_exhausted", Orders: 1, Totals: usd}, {Kind: "attention", Reason: trick, Orders: countedTo, More: true},
 		{Kind: "approval", Orders: 25}, {Kind: "webhook_failing", EndpointID: "whe_2", Detail: trick, Until: time.Now().Add(time.Minute)},
 		{Kind: "operations_waiting", Operation: "refund", Orders: 12, Totals: usd, Since: until, Until: until, Detail: "timeout"}, {Kind: "operations_waiting", Operation: "void", Reason: "outcome_unknown", Orders: 1, Since: until},
-		{Kind: "webhook_disabled", EndpointID: "whe_3", Detail: "gone", Description: "the shop's till"}, {Kind: "replica_lost", Replica: "gone:7", Since: until},
+		{Kind: "webhook_disabled", EndpointID: "whe_3", Detail: "gone", Description: "the shop's till"}, {Kind: "replica_lost", Replica: "gone:7", Since: until, TakenOver: client.Outcomes{Orders: 6, Completed: 5, Left: 1}},
 		{Kind: "books_differ", Detail: "charge=https://pay.example", Since: time.Now()},
 	}
 	found.Outages = []client.EndedOutage{{Steps: []string{"charge", "reserve"}, Host: "stock.example", Detail: "HTTP 503", Since: until.Add(-7 * time.Minute), Until: until,
-		Orders: 416, Completed: 400, Attention: 14}, {Steps: []string{"confirm"}, Host: "pay.example", Detail: "timeout", Since: until.Add(-5 * time.Minute), Until: until}}
+		Waited: client.Outcomes{Orders: 416, Completed: 400, Attention: 14, Left: 2}}, {Steps: []string{"confirm"}, Host: "pay.example", Detail: "timeout", Since: until.Add(-5 * time.Minute), Until: until}}
 	data.Money = &booksPage{Verification: &client.Verification{Comparisons: []client.Comparison{{Wrong: []client.VerificationCheck{
 		{Name: "provider_live", Money: map[string]string{"USD": "34.50"}}, {Name: "provider_others", Warning: true, Money: map[string]string{"USD": "12.00"}}}}}}}
 	data.judge(func(string) bool { return true })
 	text := render(t, "overview", client.Caller{Open: true}, data)
 	for _, want := range []string{
-		"The service is open.", ">7&#43;<", ">10,000&#43;<", `href="/console/orders?q=status%3Acharging"`, "<bdi>shop-2:8</bdi>, started <time", "(shows this page)", "<bdi>gone:7</bdi>, <strong>lost</strong>: its last report was <time", ">416 for the next try<",
+		"The service is open.", ">7&#43;<", ">10,000&#43;<", `href="/console/orders?q=status%3Acharging"`, "<bdi>shop-2:8</bdi>, started <time", "(shows this page)", "<strong>6</strong> were taken over: 5 completed, 1 still on the way", "<bdi>gone:7</bdi>, <strong>lost</strong>: its last report was <time", ">416 for the next try<", "The last call failed <time",
 		"<strong><bdi>pay.example</bdi></strong>\n<span>has failed at charge, reserve <time", ">for 1 h</time>: <bdi>connection refused</bdi>", "policy 4", "<strong>420</strong> orders (98,400.00 USD) wait, and go on by themselves if it works again by <time",
 		`href="/console/orders?q=status%3Acharging%2Crefunding%2Creserving%2Creleasing&#43;hold%3Aretry"`, `href="/console/runbook#a-provider-is-away"`, "an order has been due",
 		"<strong><bdi>confirm</bdi> works again</strong> <span>since 03:09 UTC; <bdi>pay.example</bdi> failed for 5 min: <bdi>the provider did not answer in time</bdi></span>",

@@ -89,11 +89,6 @@ func decides(kind client.IncidentKind, may func(string) bool) bool {
 	return may("retryOrder") || may("cancelOrder") || may("settleStepOfOrder")
 }
 
-// Left is how many of the orders that waited have not ended, and go on by themselves.
-func (p overviewPage) Left(o client.EndedOutage) int64 {
-	return o.Orders - o.Completed - o.Attention - o.Failed - o.Canceled
-}
-
 // FailsAgain reports whether a step of an outage that ended fails now, so that it is only history.
 func (p overviewPage) FailsAgain(o client.EndedOutage) bool {
 	return slices.ContainsFunc(p.ProviderSteps, func(s client.ProviderStep) bool {
@@ -103,21 +98,12 @@ func (p overviewPage) FailsAgain(o client.EndedOutage) bool {
 
 // RetryURL is where orders that need a person because of a provider can be retried.
 func (p overviewPage) RetryURL(w wrong) string {
-	if i := slices.IndexFunc(p.Wrong, func(held wrong) bool { return held.Kind == client.IncidentKindAttention && held.Step == w.Step }); i >= 0 {
+	if i := slices.IndexFunc(p.Wrong, func(held wrong) bool {
+		return held.Kind == client.IncidentKindAttention && strings.Contains(w.Steps(), string(held.Step))
+	}); i >= 0 {
 		return p.Wrong[i].URL
 	}
 	return "/console/attention"
-}
-
-// Retried is the incident of a step that fails, at the policy under which it began; nil: none, or no order waits for it.
-func (p overviewPage) Retried(s client.ProviderStep) *client.Incident {
-	i := slices.IndexFunc(p.Incidents, func(i client.Incident) bool {
-		return i.Kind == client.IncidentKindProviderFailing && i.Orders > 0 && string(i.Step) == string(s.Step) && i.Route == s.Route && i.Policy == s.Policy
-	})
-	if i < 0 {
-		return nil
-	}
-	return &p.Incidents[i]
 }
 
 // Aged reports whether the numbers are more than a few seconds old.

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
 	"golang.org/x/sync/singleflight"
 
 	"pawl/db"
@@ -22,10 +23,9 @@ import (
 const (
 	// CountsMost is where the counts of Waiting and Overview stop.
 	CountsMost = 10_000
-	// firstMost is where those stop that look at each order, if a caller waits and they may take long.
-	firstMost = 1000
-	// LostMost is how many driven orders Overview looks at for those of lost replicas.
-	LostMost = 1000
+	// FirstMost is where those stop that look at each order, if a caller waits and they may take long; and always those
+	// of the orders of lost replicas.
+	FirstMost = 1000
 	// OldestMost is how many of the oldest orders of each hold Waiting reads to find the longest wait.
 	OldestMost = 100
 )
@@ -110,6 +110,11 @@ type HeldGroup struct {
 	TriedSince      time.Time // when the first of them with an answer that counts as a retry was tried first; zero: none has one
 }
 
+// RetriedAt reports whether the orders are retried at a step.
+func (g *HeldGroup) RetriedAt(step fsm.Step, route string) bool {
+	return g.Hold == fsm.HoldRetry && g.Status.Step() == step && g.Route == route
+}
+
 // Disputed are the open disputes in a currency.
 type Disputed = db.DisputesOpenRow
 
@@ -127,30 +132,33 @@ type ProviderStep struct {
 	Breaker      string     `json:"breaker"`                // one of BreakerStates; in all replicas: the worst
 	FailingSince *time.Time `json:"failingSince,omitempty"` // when the first of the calls failed that have failed in a row; nil: they do not fail
 	Host         string     `json:"host,omitempty"`         // that is called, with the port if the policy names one
-	FailedAt     *time.Time `json:"failedAt,omitempty"`     // when the last of them failed
-	Failure      string     `json:"failure,omitempty"`      // the code of most failed calls since then, and of the last one
+	FailedAt     *time.Time `json:"failedAt,omitempty"`     // when the last call failed, if none has been answered since
+	Failure      string     `json:"failure,omitempty"`      // its code, after the one of most failed calls since FailingSince
 	WorkedAt     *time.Time `json:"workedAt,omitempty"`     // when the last call was answered, in one replica; nil: it was not
 
 	Budget time.Duration `json:"budget"` // of its retries
 }
 
 // Outage is a time during which a provider failed at a step, or at one route of its charge, as one replica saw it or all
-// did. The tags are those of a report in the database.
+// did; or one during which replicas took over the orders of another one. The tags are those of a report in the database.
 type Outage struct {
-	Step    fsm.Step  `json:"step"`
+	Replica string    `json:"replica,omitempty"` // the owner of the orders that were taken over; empty: a provider failed
+	Step    fsm.Step  `json:"step,omitempty"`
 	Route   string    `json:"route,omitempty"`
 	Host    string    `json:"host,omitempty"`
 	Failure string    `json:"failure,omitempty"` // the code of most failed calls
 	Since   time.Time `json:"since"`
 	Until   time.Time `json:"until"`
-	Orders  []int64   `json:"orders"` // that waited; CountsMost or more: there may be others
+	Orders  []int64   `json:"orders"` // that waited or were taken over; CountsMost or more: there may be others
 
 	Steps    []string `json:"-"` // with the route
 	failures []string // at each of them
 
-	// What became of them; the rest goes on. Held: for a person.
-	Waited, Completed, Held, Failed, Canceled int64 `json:"-"`
+	Outcomes `json:"-"`
 }
+
+// Outcomes counts what became of Waited orders. Held: for a person. The rest goes on.
+type Outcomes = db.OrdersByOutcomeRow
 
 // BreakerStates are the states of a circuit breaker, the best first.
 var BreakerStates = []string{"closed", "half_open", "open"}
@@ -185,6 +193,9 @@ type LostReplica struct {
 	Orders int64     // that it drove, and no other replica has taken over
 	Until  time.Time // when the lease of the last of them ends
 
+	TakenOver Outcomes
+
+	owner uuid.UUID
 	since time.Time // of its first report
 }
 
@@ -216,7 +227,7 @@ func (r *Reader) readOverview(ctx context.Context, b Backlog, most int32) (v Ove
 		count.Status = state
 		v.Statuses = append(v.Statuses, count)
 	}
-	reports, err := Read(ctx, r, r.query.ReplicaReports, LostMost)
+	reports, err := Read(ctx, r, r.query.ReplicaReports, FirstMost)
 	var replicas []db.ServerReplicasRow
 	if err == nil { // after the reports: whoever has reported is connected
 		replicas, err = Read(ctx, r, r.query.ServerReplicas, pg.ServiceName)
@@ -235,7 +246,7 @@ func (r *Reader) readOverview(ctx context.Context, b Backlog, most int32) (v Ove
 		err = v.addReports(reports)
 	}
 	if err == nil {
-		v.Ended, err = r.followOutages(ctx, v.Ended)
+		err = r.followOutages(ctx, &v)
 	}
 	return v, Unavailable("list replicas", err)
 }
@@ -259,7 +270,7 @@ func (v *Overview) addReports(rows []db.ReplicaReportsRow) error {
 			v.Replicas = append(v.Replicas, Replica{Name: row.Name, Since: &row.Since})
 		}
 		if row.Late && connected < 0 {
-			v.Lost = append(v.Lost, LostReplica{row.Name, row.At, row.Orders, row.Until, row.Since})
+			v.Lost = append(v.Lost, LostReplica{Name: row.Name, At: row.At, Orders: row.Orders, Until: row.Until, owner: row.Owner, since: row.Since})
 		} else if !row.Silent {
 			v.OrdersPerSecond += row.OrdersPerSecond
 			for _, step := range steps {
@@ -269,6 +280,11 @@ func (v *Overview) addReports(rows []db.ReplicaReportsRow) error {
 	}
 	v.Ended = joined(slices.DeleteFunc(v.Ended, func(o Outage) bool { return v.At.Sub(o.Until) >= OutagesFor || v.goesOn(&o) }))
 	v.Lost = unreplaced(v.Lost, rows)
+	for i := range v.Steps {
+		if s := &v.Steps[i]; s.FailingSince == nil && s.FailedAt != nil && s.WorkedAt != nil && s.WorkedAt.After(*s.FailedAt) {
+			s.FailedAt, s.Failure = nil, "" // it was not the last call
+		}
+	}
 	slices.SortFunc(v.Steps, func(a, b ProviderStep) int {
 		return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Step, b.Step), cmp.Compare(a.Route, b.Route))
 	})
@@ -305,12 +321,14 @@ func addStep(sum []ProviderStep, step ProviderStep) []ProviderStep {
 	if slices.Index(BreakerStates, step.Breaker) > slices.Index(BreakerStates, s.Breaker) {
 		s.Breaker = step.Breaker
 	}
-	s.Failure = cmp.Or(step.Failure, s.Failure)
 	if s.FailingSince == nil || step.FailingSince != nil && step.FailingSince.Before(*s.FailingSince) {
 		s.FailingSince = step.FailingSince
 	}
 	if s.FailedAt == nil || step.FailedAt != nil && step.FailedAt.After(*s.FailedAt) {
-		s.FailedAt = step.FailedAt
+		s.FailedAt, s.Failure = step.FailedAt, step.Failure
+	}
+	if s.WorkedAt == nil || step.WorkedAt != nil && step.WorkedAt.After(*s.WorkedAt) {
+		s.WorkedAt = step.WorkedAt
 	}
 	return sum
 }
@@ -322,14 +340,14 @@ func (v *Overview) goesOn(o *Outage) bool {
 	})
 }
 
-// joined joins what replicas saw of a step or of a host in one time: the same orders waited at several of them. The last
-// outage comes first.
+// joined joins what replicas saw of a step or of a host in one time, or took over from one replica: the same orders
+// waited at several of them. The last outage comes first.
 func joined(parts []Outage) (all []Outage) {
 	slices.SortFunc(parts, func(a, b Outage) int { return b.Until.Compare(a.Until) })
 	for _, one := range parts {
 		step := strings.TrimSpace(string(one.Step) + " " + one.Route)
 		at := slices.IndexFunc(all, func(o Outage) bool {
-			return !one.Until.Before(o.Since) && (slices.Contains(o.Steps, step) || o.Host != "" && o.Host == one.Host)
+			return o.Replica == one.Replica && (o.Replica != "" || !one.Until.Before(o.Since) && (slices.Contains(o.Steps, step) || o.Host != "" && o.Host == one.Host))
 		})
 		if at < 0 {
 			at, all = len(all), append(all, one)
@@ -351,20 +369,25 @@ func joined(parts []Outage) (all []Outage) {
 	return all
 }
 
-// followOutages counts what became of the orders that waited. An outage of which none has completed is left out: others'
-// calls may succeed while theirs still fail.
-func (r *Reader) followOutages(ctx context.Context, ended []Outage) ([]Outage, error) {
+// followOutages counts what became of the orders that waited or were taken over. An outage of which none has completed
+// is left out: others' calls may succeed while theirs still fail.
+func (r *Reader) followOutages(ctx context.Context, v *Overview) error {
 	var waited db.OrdersByOutcomeParams
-	for i, o := range ended {
+	for i, o := range v.Ended {
 		waited.OrderNos = append(waited.OrderNos, o.Orders...)
 		waited.Ofs = append(waited.Ofs, slices.Repeat([]int32{int32(i)}, len(o.Orders))...)
 	}
 	rows, err := Read(ctx, r, r.query.OrdersByOutcome, waited)
 	for _, row := range rows {
-		o := &ended[row.Of]
-		o.Waited, o.Completed, o.Held, o.Failed, o.Canceled = row.Orders, row.Completed, row.Held, row.Failed, row.Canceled
+		v.Ended[row.Of].Outcomes = row
 	}
-	return slices.DeleteFunc(ended, func(o Outage) bool { return o.Waited > 0 && o.Completed == 0 }), err
+	v.Ended = slices.DeleteFunc(v.Ended, func(o Outage) bool {
+		if i := slices.IndexFunc(v.Lost, func(l LostReplica) bool { return l.owner.String() == o.Replica }); i >= 0 {
+			v.Lost[i].TakenOver = o.Outcomes
+		}
+		return o.Replica != "" || o.Waited > 0 && o.Completed == 0
+	})
+	return err
 }
 
 func (r *Reader) countUnfinished(ctx context.Context, v *Overview, counts map[fsm.State]StatusCount, most int32) error {
@@ -487,7 +510,7 @@ func (s *shared[T]) get(ctx context.Context, later func(func()), read reading[T]
 	if last == nil || !now.Before(last.stale) {
 		most := int32(CountsMost)
 		if last == nil || last.slow() {
-			most = firstMost
+			most = FirstMost
 		}
 		var err error
 		if last, err = s.again(ctx, read, most); err != nil {

@@ -62,7 +62,7 @@ func TestNobodyWaitsForASlowRead(t *testing.T) {
 		return value
 	}
 	keep := func(until, stale time.Duration) { kept.last.Store(&result[int32]{1, now.Add(until), now.Add(stale)}) }
-	assert.Equal(t, get(5000), firstMost, "at first")
+	assert.Equal(t, get(5000), FirstMost, "at first")
 	assert.Equal(t, get(5000), 5000, "then all of them")
 	assert.Equal(t, background, 1, "reads")
 	keep(-time.Second, time.Hour)
@@ -70,7 +70,7 @@ func TestNobodyWaitsForASlowRead(t *testing.T) {
 	assert.Equal(t, get(2), 2, "the next one")
 	assert.Equal(t, background, 2, "reads")
 	keep(-time.Hour, -time.Second)
-	assert.Equal(t, get(20_000), firstMost, "instead of one that is too old")
+	assert.Equal(t, get(20_000), FirstMost, "instead of one that is too old")
 	assert.Equal(t, get(20_000), CountsMost, "as far as is counted")
 	assert.Equal(t, background, 3, "reads")
 	keep(-time.Second, -time.Second)

@@ -1588,37 +1588,10 @@ export interface components {
             [key: string]: unknown;
         };
         EndedOutage: {
-            /**
-             * Format: int64
-             * @description Of orders: those that wait for a person now.
-             */
-            attention: number;
-            /**
-             * Format: int64
-             * @description Of orders: those that were canceled.
-             */
-            canceled: number;
-            /**
-             * Format: int64
-             * @description Of orders: those that are completed now.
-             */
-            completed: number;
             /** @description The code of most failed calls, or why there was no connection. */
             detail?: string;
-            /**
-             * Format: int64
-             * @description Of orders: those that have failed.
-             */
-            failed: number;
             /** @description The host that failed. */
             host?: string;
-            /** @description More orders may have waited. */
-            more: boolean;
-            /**
-             * Format: int64
-             * @description Orders that waited for the step meanwhile.
-             */
-            orders: number;
             /**
              * Format: date-time
              * @description When the first of the calls failed that failed in a row until the circuit breaker opened. If calls fail again within ten seconds, before three have worked, it is the same outage.
@@ -1631,6 +1604,8 @@ export interface components {
              * @description When the first call worked again.
              */
             until: string;
+            /** @description The orders that waited for the steps meanwhile. */
+            waited: components["schemas"]["Outcomes"];
         };
         Erasure: {
             /** @description Who requested it. */
@@ -1941,6 +1916,8 @@ export interface components {
              * @enum {string}
              */
             step?: "charge" | "reserve" | "confirm";
+            /** @description With replica_lost: its orders that others have taken over. Absent if none. */
+            takenOver?: components["schemas"]["Outcomes"];
             /** @description These orders, by currency. */
             totals: components["schemas"]["CurrencyTotal"][];
             /**
@@ -2316,6 +2293,37 @@ export interface components {
             /** @description With money, but without term: the sums by currency of the orders that match on all pages, among the first 10,000 that are examined, which total counts and more is about, too. Absent if none of them was charged. */
             totals?: components["schemas"]["MoneyTotal"][];
         };
+        Outcomes: {
+            /**
+             * Format: int64
+             * @description Of orders: those that wait for a person now.
+             */
+            attention: number;
+            /**
+             * Format: int64
+             * @description Of orders: those that were canceled.
+             */
+            canceled: number;
+            /**
+             * Format: int64
+             * @description Of orders: those that are completed now.
+             */
+            completed: number;
+            /**
+             * Format: int64
+             * @description Of orders: those that have failed.
+             */
+            failed: number;
+            /**
+             * Format: int64
+             * @description Of orders: the others, which go on by themselves.
+             */
+            left: number;
+            /** @description There may be more. */
+            more: boolean;
+            /** Format: int64 */
+            orders: number;
+        };
         Overview: {
             /**
              * Format: date-time
@@ -2532,10 +2540,15 @@ export interface components {
             breaker: "closed" | "half_open" | "open";
             /**
              * Format: date-time
+             * @description When the last call failed. Absent if a call was answered since. Without failingSince, it was one of few failures.
+             */
+            failedAt?: string;
+            /**
+             * Format: date-time
              * @description When the first of the calls failed that have failed in a row. Absent if they do not fail. With few calls, the breaker may still be closed.
              */
             failingSince?: string;
-            /** @description While calls fail: the code of most failed calls, or why there was no connection; and that of the last one, if it is another. */
+            /** @description With failedAt: the code of the last call, or why there was no connection; after the one of most failed calls since failingSince, if it is another. */
             failure?: string;
             /** @description The host that is called. */
             host?: string;
@@ -2554,6 +2567,11 @@ export interface components {
              * @description Orders waiting for a call.
              */
             queued: number;
+            /**
+             * Format: int64
+             * @description Orders at this step whose last call failed, and that are retried. With several policies, they are counted at the first one whose calls fail.
+             */
+            retrying: number;
             /** @description Of a charge with several routes. */
             route?: string;
             /** @enum {string} */

@@ -23,10 +23,8 @@ func overviewCommand() *cobra.Command {
 		found, err := s.GetOverview(ctx)
 		return show(s, found, err, func(o *client.Overview) error {
 			for _, over := range o.Outages {
-				fmt.Fprintf(s.out, "%s works again since %s, after failing for %s. Orders that waited: %d; %d completed, %d need a person, %d failed, %d were canceled, %d are still on the way.\n",
-					strings.Join(over.Steps, ", "), moment(over.Until), over.Until.Sub(over.Since).Round(time.Second),
-					over.Orders, over.Completed, over.Attention, over.Failed, over.Canceled,
-					over.Orders-over.Completed-over.Attention-over.Failed-over.Canceled)
+				fmt.Fprintf(s.out, "%s works again since %s, after failing for %s. Orders that waited: %s.\n",
+					strings.Join(over.Steps, ", "), moment(over.Until), over.Until.Sub(over.Since).Round(time.Second), outcomes(&over.Waited))
 			}
 			if len(o.Incidents) == 0 {
 				fmt.Fprintln(s.out, "Nothing needs you.")
@@ -45,11 +43,19 @@ var incidentRows = output.Columns[client.Incident]{
 	},
 }
 
+func outcomes(o *client.Outcomes) string {
+	return fmt.Sprintf("%s; %d completed, %d need a person, %d failed, %d were canceled, %d are still on the way",
+		atLeast(o.Orders, o.More), o.Completed, o.Attention, o.Failed, o.Canceled, o.Left)
+}
+
 // detailOf is what is known about the cause.
 func detailOf(i *client.Incident) string {
 	var lost, policy string
 	if i.Kind == client.IncidentKindReplicaLost {
 		lost = "not heard of since; others take over its orders when their leases end"
+		if i.TakenOver.Orders > 0 {
+			lost = "not heard of since; orders taken over: " + outcomes(&i.TakenOver)
+		}
 	}
 	if i.Policy > 0 {
 		policy = fmt.Sprintf("policy %d", i.Policy)
