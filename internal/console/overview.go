@@ -99,7 +99,7 @@ func (p overviewPage) FailsAgain(o client.EndedOutage) bool {
 // RetryURL is where orders that need a person because of a provider can be retried.
 func (p overviewPage) RetryURL(w wrong) string {
 	if i := slices.IndexFunc(p.Wrong, func(held wrong) bool {
-		return held.Kind == client.IncidentKindAttention && strings.Contains(w.Steps(), string(held.Step))
+		return held.Kind == client.IncidentKindAttention && held.Step != "" && strings.Contains(w.Steps(), string(held.Step))
 	}); i >= 0 {
 		return p.Wrong[i].URL
 	}
