@@ -1528,6 +1528,9 @@ type Incident struct {
 	// EndpointID Of a webhook endpoint.
 	EndpointID string `json:"endpointId,omitempty,omitzero"`
 
+	// FailedAt With provider_failing: when the last call failed.
+	FailedAt time.Time `json:"failedAt,omitempty,omitzero"`
+
 	// Host With provider_failing: the host that fails. Several are separated by commas.
 	Host string `json:"host,omitempty,omitzero"`
 

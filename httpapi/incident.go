@@ -33,6 +33,7 @@ type incident struct {
 	Trying     int64      `json:"trying,omitempty" doc:"With provider_failing, of orders: those whose step is being tried again now, so that they have no hold."`
 	More       bool       `json:"more" doc:"More orders or events may wait."`
 
+	FailedAt    *time.Time `json:"failedAt,omitempty" doc:"With provider_failing: when the last call failed."`
 	NeedsPerson *time.Time `json:"needsPersonAt,omitempty" doc:"With provider_failing: when the retry budget of the first order ends. An order whose try fails after that needs a person, if its retries are used up. Absent if nothing has counted as a retry."`
 	Description string     `json:"description,omitempty" doc:"Of a webhook endpoint."`
 
@@ -123,6 +124,9 @@ func failingProviders(v *orders.Overview) (all []incident) {
 		i := &all[at]
 		if i.budget = min(i.budget, step.Budget); !slices.Contains(strings.Split(i.Host, ", "), step.Host) {
 			i.Host += ", " + step.Host
+		}
+		if i.FailedAt == nil || step.FailedAt.After(*i.FailedAt) {
+			i.FailedAt = utc(step.FailedAt)
 		}
 		if i.Since == nil || step.FailingSince.Before(*i.Since) {
 			i.Since, i.Policy, i.Detail = utc(step.FailingSince), step.Policy, step.Failure

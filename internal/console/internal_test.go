@@ -306,7 +306,7 @@ func TestOverviewOfALot(t *testing.T) {
 	found.Incidents = []client.Incident{
 		{Kind: "provider_failing", Step: "charge", Since: time.Now().Add(-time.Hour), Orders: 416, Trying: 378, Totals: usd, Host: "pay.example", Detail: "connection refused", Policy: 4, NeedsPersonAt: time.Date(2126, 11, 27, 3, 24, 0, 0, time.UTC)},
 		{Kind: "provider_failing", Step: "reserve", Since: time.Now().Add(-time.Minute), Orders: 4, Host: "pay.example"},
-		{Kind: "provider_failing", Step: "reserve", Host: "idle.example"}, {Kind: "overdue", Since: time.Now().Add(-time.Minute)},
+		{Kind: "provider_failing", Step: "reserve", Host: "idle.example", FailedAt: until}, {Kind: "overdue", Since: time.Now().Add(-time.Minute)},
 		{Kind: "attention", Reason: "retries_exhausted", Orders: 1, Totals: usd}, {Kind: "attention", Reason: trick, Orders: countedTo, More: true},
 		{Kind: "approval", Orders: 25}, {Kind: "webhook_failing", EndpointID: "whe_2", Detail: trick, Until: time.Now().Add(time.Minute)},
 		{Kind: "operations_waiting", Operation: "refund", Orders: 12, Totals: usd, Since: until, Until: until, Detail: "timeout"}, {Kind: "operations_waiting", Operation: "void", Reason: "outcome_unknown", Orders: 1, Since: until},
@@ -314,7 +314,8 @@ func TestOverviewOfALot(t *testing.T) {
 		{Kind: "books_differ", Detail: "charge=https://pay.example", Since: time.Now()},
 	}
 	found.Outages = []client.EndedOutage{{Steps: []string{"charge", "reserve"}, Host: "stock.example", Detail: "HTTP 503", Since: until.Add(-7 * time.Minute), Until: until,
-		Waited: client.Outcomes{Orders: 416, Completed: 400, Attention: 14, Left: 2}}, {Steps: []string{"confirm"}, Host: "pay.example", Detail: "timeout", Since: until.Add(-5 * time.Minute), Until: until}}
+		Waited: client.Outcomes{Orders: 416, Completed: 400, Attention: 14, Left: 2}}, {Steps: []string{"confirm"}, Host: "pay.example", Detail: "timeout", Since: until.Add(-5 * time.Minute), Until: until},
+		{Steps: []string{"reserve"}, Since: until.Add(-8 * time.Minute), Until: until}}
 	data.Money = &booksPage{Verification: &client.Verification{Comparisons: []client.Comparison{{Wrong: []client.VerificationCheck{
 		{Name: "provider_live", Money: map[string]string{"USD": "34.50"}}, {Name: "provider_others", Warning: true, Money: map[string]string{"USD": "12.00"}}}}}}}
 	data.judge(func(string) bool { return true })
@@ -324,8 +325,8 @@ func TestOverviewOfALot(t *testing.T) {
 		"<strong><bdi>pay.example</bdi></strong>\n<span>has failed at charge, reserve <time", ">for 1 h</time>: <bdi>connection refused</bdi>", "policy 4", "<strong>420</strong> orders (98,400.00 USD) wait, and go on by themselves if it works again by <time",
 		`href="/console/orders?q=status%3Acharging%2Crefunding%2Creserving%2Creleasing&#43;hold%3Aretry"`, `href="/console/runbook#a-provider-is-away"`, "an order has been due",
 		"<strong><bdi>confirm</bdi> works again</strong> <span>since 03:09 UTC; <bdi>pay.example</bdi> failed for 5 min: <bdi>the provider did not answer in time</bdi></span>",
-		`class="past"><div><strong><bdi>charge</bdi>, <bdi>reserve</bdi> failed before</strong>`, "<span>for 7 min until 03:09 UTC, <bdi>stock.example</bdi>: <bdi>HTTP 503</bdi></span>", "is counted in each.", "no order waits for it: the next call tries whether it works again</span>", `href="/console/attention">Retry one order<`, "failing</span>\n<time", "; 378 of them are being tried now",
-		"<strong>416</strong> orders waited: 400 completed, <a href=\"/console/attention\">14 need a person</a>, 2 still on the way",
+		`<strong><bdi>charge</bdi> works again</strong> <span>since 03:09 UTC; <bdi>stock.example</bdi> failed for 7 min`, `class="past"><div><strong><bdi>reserve</bdi> failed before</strong> <span>for 8 min until 03:09 UTC`, "is counted in each.", "no order waits for it; the last call failed <time", `href="/console/attention">Orders to retry<`, "failing</span>\n<time", "; 378 of them are being tried now",
+		"<strong>416</strong> orders waited: 400 completed, 14 need a person, 2 still on the way",
 		"<strong>Needs you</strong>\n<span>Retries are used up</span> <span><strong>1</strong> order (98,400.00 USD)</span>", `href="/console/attention?hold=attention&amp;reason=retries_exhausted"`,
 		"<strong>10,000&#43;</strong> orders", "<strong>To approve</strong>", "<strong>Endpoint whe_2</strong>", "the next try is", `href="/console/webhook?id=whe_2"`,
 		"<strong>Refunds</strong>\n<span><strong>12</strong> (98,400.00 USD) wait, the oldest since 03:09 UTC: the provider did not answer in time at the last try; the next is <time data-due", `href="/console/orders?q=refund%3Aopen&#43;sort%3Aoldest"`,

@@ -89,10 +89,12 @@ func decides(kind client.IncidentKind, may func(string) bool) bool {
 	return may("retryOrder") || may("cancelOrder") || may("settleStepOfOrder")
 }
 
-// FailsAgain reports whether a step of an outage that ended fails now, so that it is only history.
-func (p overviewPage) FailsAgain(o client.EndedOutage) bool {
-	return slices.ContainsFunc(p.ProviderSteps, func(s client.ProviderStep) bool {
-		return !s.FailingSince.IsZero() && slices.Contains(o.Steps, strings.TrimSpace(string(s.Step)+" "+s.Route))
+// Works are the steps of an outage that ended and that do not fail now. Without any, it is only history.
+func (p overviewPage) Works(o client.EndedOutage) []string {
+	return slices.DeleteFunc(slices.Clone(o.Steps), func(step string) bool {
+		return slices.ContainsFunc(p.ProviderSteps, func(s client.ProviderStep) bool {
+			return !s.FailingSince.IsZero() && step == strings.TrimSpace(string(s.Step)+" "+s.Route)
+		})
 	})
 }
 

@@ -1869,6 +1869,11 @@ export interface components {
             detail?: string;
             /** @description Of a webhook endpoint. */
             endpointId?: string;
+            /**
+             * Format: date-time
+             * @description With provider_failing: when the last call failed.
+             */
+            failedAt?: string;
             /** @description With provider_failing: the host that fails. Several are separated by commas. */
             host?: string;
             /**
