@@ -315,7 +315,7 @@ func TestComparing(t *testing.T) {
 	theirs := answer
 	answer = "{}"
 	compare(charge).want(t, 200, "They differed", "!They differ<")
-	s.get(t, "/console").want(t, 200, "books differ", "The newest verification could not compare")
+	s.get(t, "/console").want(t, 200, "books differ", "could not compare the books with a provider")
 	answer = strings.ReplaceAll(theirs, "lost-1", "sold")
 	const others = "a provider has 1 charge for no order of Pawl&#39;s"
 	compare(charge).want(t, 200, `class="warn">The books are right; `+others+": 12.00 USD", "They agree</span>, except that "+others, "no order of Pawl&#39;s: 12.00 USD <span", "Not by Pawl, for no order of Pawl&#39;s", `class="number bad" data-label="Difference:">12.00`,
@@ -325,7 +325,7 @@ func TestComparing(t *testing.T) {
 	answer = "{}"
 	compare(both).want(t, 200, "The books are right", "comparisons fail</strong>: <bdi>the provider&#39;s books could not be read: ", "there is no key", "report 5</a> of ", "no difference", "last compared with a provider's", "they agreed, except that "+others,
 		"could not compare, else nothing wrong")
-	s.get(t, "/console").want(t, 200, "could not read the books of a provider.", "they agreed, except")
+	s.get(t, "/console").want(t, 200, "could not compare the books with a provider", "Last compared", "they agreed, except")
 	s.get(t, "/console/books?number=1").want(t, 200, "They differed", "!status:completed", "!What to do:", "!>Report 1<", ">Report 5<")
 	s.get(t, "/console/books?number=5").want(t, 200, "They agreed, except that a provider has 1 charge")
 	s.order(t, "late", "canceled", "")

@@ -3884,7 +3884,7 @@ export interface operations {
                      *           "status": "pending",
                      *           "amount": "700.00",
                      *           "currency": "USD",
-                     *           "createdAt": "2026-11-28T08:07:03.093241Z",
+                     *           "createdAt": "2026-11-28T09:53:41.187873Z",
                      *           "item": "widget",
                      *           "quantity": 1,
                      *           "charge": {
@@ -3899,7 +3899,7 @@ export interface operations {
                      *           "detail": "the order is completed. Only an order that goes on by itself can be paused.",
                      *           "amount": "99.99",
                      *           "currency": "USD",
-                     *           "createdAt": "2026-11-28T08:07:02.965353Z",
+                     *           "createdAt": "2026-11-28T09:53:41.090562Z",
                      *           "customerId": "customer-9",
                      *           "item": "widget",
                      *           "quantity": 1,
@@ -4009,10 +4009,10 @@ export interface operations {
                      *       "erasures": [
                      *         {
                      *           "number": 1,
-                     *           "pseudonym": "erased_c376b040bf8247d9a419991daa4a36c1",
+                     *           "pseudonym": "erased_4672e4cb738441398a70f43f64df572a",
                      *           "orders": 1,
-                     *           "requestedAt": "2026-11-28T08:07:04.004203Z",
-                     *           "finishedAt": "2026-11-28T08:07:04.004203Z",
+                     *           "requestedAt": "2026-11-28T09:53:43.412415Z",
+                     *           "finishedAt": "2026-11-28T09:53:43.412415Z",
                      *           "actor": "local",
                      *           "reason": "request 4711 of 2026-11-26",
                      *           "requestId": "erasure-4711",
@@ -4077,10 +4077,10 @@ export interface operations {
                     /**
                      * @example {
                      *       "number": 1,
-                     *       "pseudonym": "erased_c376b040bf8247d9a419991daa4a36c1",
+                     *       "pseudonym": "erased_4672e4cb738441398a70f43f64df572a",
                      *       "orders": 1,
-                     *       "requestedAt": "2026-11-28T08:07:04.004203Z",
-                     *       "finishedAt": "2026-11-28T08:07:04.004203Z",
+                     *       "requestedAt": "2026-11-28T09:53:43.412415Z",
+                     *       "finishedAt": "2026-11-28T09:53:43.412415Z",
                      *       "actor": "local",
                      *       "reason": "request 4711 of 2026-11-26",
                      *       "requestId": "erasure-4711",
@@ -4139,8 +4139,8 @@ export interface operations {
                      *           "code": "out_of_stock",
                      *           "orders": 1,
                      *           "more": false,
-                     *           "firstAt": "2026-11-28T08:07:03.046083Z",
-                     *           "lastAt": "2026-11-28T08:07:03.046083Z",
+                     *           "firstAt": "2026-11-28T09:53:41.141514Z",
+                     *           "lastAt": "2026-11-28T09:53:41.141514Z",
                      *           "example": {
                      *             "orderId": "order-124"
                      *           },
@@ -4204,10 +4204,10 @@ export interface operations {
                      * @example {
                      *       "events": [
                      *         {
-                     *           "id": "stk_8ac140ceb6ca8d6e_1_66151a96c613f",
-                     *           "cursor": "29930887.1",
+                     *           "id": "stk_8ac140ceb6ca8d6e_1_6615326c8096c",
+                     *           "cursor": "29930994.1",
                      *           "type": "stock.set",
-                     *           "timestamp": "2026-11-28T08:07:02.961471Z",
+                     *           "timestamp": "2026-11-28T09:53:41.087596Z",
                      *           "data": {
                      *             "item": "widget",
                      *             "version": 1,
@@ -4217,7 +4217,7 @@ export interface operations {
                      *           }
                      *         }
                      *       ],
-                     *       "nextCursor": "29930887.1",
+                     *       "nextCursor": "29930994.1",
                      *       "more": true
                      *     }
                      */
@@ -4488,7 +4488,7 @@ export interface operations {
                      *           "kind": "adjustment",
                      *           "change": 1,
                      *           "onHand": 1,
-                     *           "at": "2026-11-28T08:07:03.033278Z",
+                     *           "at": "2026-11-28T09:53:41.134062Z",
                      *           "actor": "local",
                      *           "reason": "delivery",
                      *           "requestId": "delivery-1"
@@ -4642,14 +4642,14 @@ export interface operations {
                      * @example {
                      *       "movements": [
                      *         {
-                     *           "at": "2026-11-28T08:07:02.998525Z",
+                     *           "at": "2026-11-28T09:53:41.115572Z",
                      *           "orderId": "order-123",
                      *           "kind": "refund",
                      *           "amount": "-9.99",
                      *           "currency": "USD"
                      *         },
                      *         {
-                     *           "at": "2026-11-28T08:07:02.971972Z",
+                     *           "at": "2026-11-28T09:53:41.09501Z",
                      *           "orderId": "order-123",
                      *           "kind": "charge",
                      *           "amount": "99.99",
@@ -4762,7 +4762,7 @@ export interface operations {
                      *           "quantity": 1,
                      *           "generation": 0,
                      *           "seq": 5,
-                     *           "createdAt": "2026-11-28T08:07:03.170231Z",
+                     *           "createdAt": "2026-11-28T09:53:41.249822Z",
                      *           "policy": 2,
                      *           "route": "cards",
                      *           "calls": 2,
@@ -4848,8 +4848,8 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 4,
-                     *       "createdAt": "2026-11-28T08:07:02.965353Z",
-                     *       "finishedAt": "2026-11-28T08:07:02.975458Z",
+                     *       "createdAt": "2026-11-28T09:53:41.090562Z",
+                     *       "finishedAt": "2026-11-28T09:53:41.098758Z",
                      *       "customerId": "customer-9",
                      *       "allowedActions": [
                      *         "refund"
@@ -4935,8 +4935,8 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 4,
-                     *       "createdAt": "2026-11-28T08:07:02.965353Z",
-                     *       "finishedAt": "2026-11-28T08:07:02.975458Z",
+                     *       "createdAt": "2026-11-28T09:53:41.090562Z",
+                     *       "finishedAt": "2026-11-28T09:53:41.098758Z",
                      *       "customerId": "customer-9",
                      *       "allowedActions": [
                      *         "refund"
@@ -5024,10 +5024,10 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 6,
-                     *       "createdAt": "2026-11-28T08:07:03.087568Z",
-                     *       "finishedAt": "2026-11-28T08:07:03.100548Z",
+                     *       "createdAt": "2026-11-28T09:53:41.17702Z",
+                     *       "finishedAt": "2026-11-28T09:53:41.196402Z",
                      *       "policy": 1,
-                     *       "approvalUntil": "2026-11-29T08:07:03.087568Z",
+                     *       "approvalUntil": "2026-11-29T09:53:41.17702Z",
                      *       "allowedActions": [
                      *         "refund"
                      *       ]
@@ -5104,8 +5104,8 @@ export interface operations {
                      *           "route": "later",
                      *           "policy": 2,
                      *           "fence": 1,
-                     *           "startedAt": "2026-11-28T08:07:03.246186Z",
-                     *           "finishedAt": "2026-11-28T08:07:03.247686Z",
+                     *           "startedAt": "2026-11-28T09:53:43.374853Z",
+                     *           "finishedAt": "2026-11-28T09:53:43.375788Z",
                      *           "outcome": "done",
                      *           "reference": "ch_order-602"
                      *         }
@@ -5186,10 +5186,10 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 6,
-                     *       "createdAt": "2026-11-28T08:07:03.092529Z",
-                     *       "finishedAt": "2026-11-28T08:07:03.121007Z",
+                     *       "createdAt": "2026-11-28T09:53:41.186935Z",
+                     *       "finishedAt": "2026-11-28T09:53:41.209469Z",
                      *       "policy": 1,
-                     *       "approvalUntil": "2026-11-29T08:07:03.092529Z",
+                     *       "approvalUntil": "2026-11-29T09:53:41.186935Z",
                      *       "stopRequested": "cancel",
                      *       "allowedActions": []
                      *     }
@@ -5290,15 +5290,15 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 7,
-                     *       "createdAt": "2026-11-28T08:07:03.246186Z",
-                     *       "finishedAt": "2026-11-28T08:07:03.248563Z",
+                     *       "createdAt": "2026-11-28T09:53:43.374853Z",
+                     *       "finishedAt": "2026-11-28T09:53:43.376651Z",
                      *       "policy": 2,
                      *       "route": "later",
                      *       "calls": 1,
                      *       "authorized": "99.99",
                      *       "captured": "40.00",
                      *       "voided": "0.00",
-                     *       "captureBy": "2026-12-05T08:07:03.247686Z",
+                     *       "captureBy": "2026-12-05T09:53:43.375788Z",
                      *       "captures": [
                      *         {
                      *           "number": 1,
@@ -5306,8 +5306,8 @@ export interface operations {
                      *           "amount": "40.00",
                      *           "reason": "parcel 1 of 2",
                      *           "requestId": "parcel-1",
-                     *           "createdAt": "2026-11-28T08:07:03.253378Z",
-                     *           "finishedAt": "2026-11-28T08:07:03.261238Z",
+                     *           "createdAt": "2026-11-28T09:53:43.381367Z",
+                     *           "finishedAt": "2026-11-28T09:53:43.386634Z",
                      *           "reference": "ch_order-602"
                      *         }
                      *       ],
@@ -5378,14 +5378,14 @@ export interface operations {
                      *         {
                      *           "endpointId": "whe_1",
                      *           "delivery": 55,
-                     *           "eventId": "evt_11_10_66151a97113fe",
+                     *           "eventId": "evt_11_10_6615326eb432f",
                      *           "type": "order.void_done",
                      *           "orderId": "order-602",
                      *           "state": "delivered",
-                     *           "eventAt": "2026-11-28T08:07:03.269374Z",
-                     *           "createdAt": "2026-11-28T08:07:03.948151Z",
-                     *           "attemptedAt": "2026-11-28T08:07:03.970133Z",
-                     *           "finishedAt": "2026-11-28T08:07:03.970133Z",
+                     *           "eventAt": "2026-11-28T09:53:43.396143Z",
+                     *           "createdAt": "2026-11-28T09:53:43.503129Z",
+                     *           "attemptedAt": "2026-11-28T09:53:43.510194Z",
+                     *           "finishedAt": "2026-11-28T09:53:43.510194Z",
                      *           "attempts": 1,
                      *           "status": 200
                      *         }
@@ -5472,8 +5472,8 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 7,
-                     *       "createdAt": "2026-11-28T08:07:03.138882Z",
-                     *       "finishedAt": "2026-11-28T08:07:03.155032Z",
+                     *       "createdAt": "2026-11-28T09:53:41.218948Z",
+                     *       "finishedAt": "2026-11-28T09:53:41.236541Z",
                      *       "policy": 2,
                      *       "route": "cards",
                      *       "calls": 1,
@@ -5483,7 +5483,7 @@ export interface operations {
                      *           "state": "opened",
                      *           "amount": "99.99",
                      *           "reason": "fraudulent",
-                     *           "at": "2026-11-28T08:07:03.166549Z"
+                     *           "at": "2026-11-28T09:53:41.245155Z"
                      *         }
                      *       ],
                      *       "allowedActions": [
@@ -5584,9 +5584,9 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 2,
-                     *       "createdAt": "2026-11-28T08:07:03.092529Z",
+                     *       "createdAt": "2026-11-28T09:53:41.186935Z",
                      *       "policy": 1,
-                     *       "approvalUntil": "2026-11-29T08:07:03.092529Z",
+                     *       "approvalUntil": "2026-11-29T09:53:41.186935Z",
                      *       "hold": "paused",
                      *       "allowedActions": [
                      *         "cancel",
@@ -5676,8 +5676,8 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 5,
-                     *       "createdAt": "2026-11-28T08:07:02.965353Z",
-                     *       "finishedAt": "2026-11-28T08:07:02.975458Z",
+                     *       "createdAt": "2026-11-28T09:53:41.090562Z",
+                     *       "finishedAt": "2026-11-28T09:53:41.098758Z",
                      *       "customerId": "customer-9",
                      *       "refunded": "9.99",
                      *       "refunds": [
@@ -5687,8 +5687,8 @@ export interface operations {
                      *           "amount": "9.99",
                      *           "reason": "a cup is broken",
                      *           "requestId": "ticket-4712",
-                     *           "createdAt": "2026-11-28T08:07:02.998525Z",
-                     *           "finishedAt": "2026-11-28T08:07:02.998525Z"
+                     *           "createdAt": "2026-11-28T09:53:41.115572Z",
+                     *           "finishedAt": "2026-11-28T09:53:41.115572Z"
                      *         }
                      *       ],
                      *       "allowedActions": [
@@ -5789,10 +5789,10 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 3,
-                     *       "createdAt": "2026-11-28T08:07:03.091191Z",
-                     *       "finishedAt": "2026-11-28T08:07:03.108943Z",
+                     *       "createdAt": "2026-11-28T09:53:41.181888Z",
+                     *       "finishedAt": "2026-11-28T09:53:41.202126Z",
                      *       "policy": 1,
-                     *       "approvalUntil": "2026-11-29T08:07:03.091191Z",
+                     *       "approvalUntil": "2026-11-29T09:53:41.181888Z",
                      *       "stopRequested": "cancel",
                      *       "failure": {
                      *         "code": "rejected"
@@ -5906,13 +5906,13 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 4,
-                     *       "createdAt": "2026-11-28T08:07:03.092529Z",
+                     *       "createdAt": "2026-11-28T09:53:41.186935Z",
                      *       "policy": 1,
-                     *       "approvalUntil": "2026-11-29T08:07:03.092529Z",
+                     *       "approvalUntil": "2026-11-29T09:53:41.186935Z",
                      *       "approvalOnTimeout": "cancel",
                      *       "approvalRule": "amount over 500 USD",
                      *       "hold": "approval",
-                     *       "resumesAt": "2026-11-29T08:07:03.092529Z",
+                     *       "resumesAt": "2026-11-29T09:53:41.186935Z",
                      *       "allowedActions": [
                      *         "cancel",
                      *         "pause",
@@ -6002,8 +6002,8 @@ export interface operations {
                      *       "quantity": 2,
                      *       "generation": 1,
                      *       "seq": 9,
-                     *       "createdAt": "2026-11-28T08:07:03.036069Z",
-                     *       "finishedAt": "2026-11-28T08:07:03.071888Z",
+                     *       "createdAt": "2026-11-28T09:53:41.136132Z",
+                     *       "finishedAt": "2026-11-28T09:53:41.166323Z",
                      *       "allowedActions": [
                      *         "refund"
                      *       ]
@@ -6106,8 +6106,8 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 9,
-                     *       "createdAt": "2026-11-28T08:07:03.170231Z",
-                     *       "finishedAt": "2026-11-28T08:07:03.244648Z",
+                     *       "createdAt": "2026-11-28T09:53:41.249822Z",
+                     *       "finishedAt": "2026-11-28T09:53:43.373322Z",
                      *       "policy": 2,
                      *       "route": "cards",
                      *       "calls": 2,
@@ -6183,7 +6183,7 @@ export interface operations {
                      *           "seq": 1,
                      *           "from": "pending",
                      *           "to": "charging",
-                     *           "at": "2026-11-28T08:07:02.965353Z",
+                     *           "at": "2026-11-28T09:53:41.090562Z",
                      *           "fence": 1,
                      *           "actor": "system"
                      *         },
@@ -6191,7 +6191,7 @@ export interface operations {
                      *           "seq": 2,
                      *           "from": "charging",
                      *           "to": "reserving",
-                     *           "at": "2026-11-28T08:07:02.971972Z",
+                     *           "at": "2026-11-28T09:53:41.09501Z",
                      *           "fence": 1,
                      *           "actor": "system"
                      *         },
@@ -6199,7 +6199,7 @@ export interface operations {
                      *           "seq": 3,
                      *           "from": "reserving",
                      *           "to": "confirming",
-                     *           "at": "2026-11-28T08:07:02.973692Z",
+                     *           "at": "2026-11-28T09:53:41.096817Z",
                      *           "fence": 1,
                      *           "actor": "system"
                      *         },
@@ -6207,7 +6207,7 @@ export interface operations {
                      *           "seq": 4,
                      *           "from": "confirming",
                      *           "to": "completed",
-                     *           "at": "2026-11-28T08:07:02.975458Z",
+                     *           "at": "2026-11-28T09:53:41.098758Z",
                      *           "fence": 1,
                      *           "actor": "system"
                      *         }
@@ -6290,8 +6290,8 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 10,
-                     *       "createdAt": "2026-11-28T08:07:03.246186Z",
-                     *       "finishedAt": "2026-11-28T08:07:03.248563Z",
+                     *       "createdAt": "2026-11-28T09:53:43.374853Z",
+                     *       "finishedAt": "2026-11-28T09:53:43.376651Z",
                      *       "policy": 2,
                      *       "route": "later",
                      *       "calls": 1,
@@ -6305,8 +6305,8 @@ export interface operations {
                      *           "amount": "40.00",
                      *           "reason": "parcel 1 of 2",
                      *           "requestId": "parcel-1",
-                     *           "createdAt": "2026-11-28T08:07:03.253378Z",
-                     *           "finishedAt": "2026-11-28T08:07:03.261238Z",
+                     *           "createdAt": "2026-11-28T09:53:43.381367Z",
+                     *           "finishedAt": "2026-11-28T09:53:43.386634Z",
                      *           "reference": "ch_order-602"
                      *         }
                      *       ],
@@ -6317,8 +6317,8 @@ export interface operations {
                      *           "amount": "59.99",
                      *           "reason": "the rest is sold out",
                      *           "requestId": "rest",
-                     *           "createdAt": "2026-11-28T08:07:03.264415Z",
-                     *           "finishedAt": "2026-11-28T08:07:03.269374Z",
+                     *           "createdAt": "2026-11-28T09:53:43.392203Z",
+                     *           "finishedAt": "2026-11-28T09:53:43.396143Z",
                      *           "reference": "ch_order-602"
                      *         }
                      *       ],
@@ -6377,14 +6377,14 @@ export interface operations {
                 content: {
                     /**
                      * @example {
-                     *       "at": "2026-11-28T08:07:03.206325814Z",
+                     *       "at": "2026-11-28T09:53:43.356774746Z",
                      *       "incidents": [
                      *         {
                      *           "kind": "attention",
                      *           "step": "charge",
                      *           "status": "charging",
                      *           "reason": "retries_exhausted",
-                     *           "since": "2026-11-28T08:07:03.170231Z",
+                     *           "since": "2026-11-28T09:53:41.249822Z",
                      *           "orders": 1,
                      *           "more": false,
                      *           "totals": [
@@ -6398,7 +6398,7 @@ export interface operations {
                      *         {
                      *           "kind": "approval",
                      *           "status": "pending",
-                     *           "since": "2026-11-28T08:07:03.093996Z",
+                     *           "since": "2026-11-28T09:53:41.188554Z",
                      *           "orders": 1,
                      *           "more": false,
                      *           "totals": [
@@ -6411,7 +6411,7 @@ export interface operations {
                      *         }
                      *       ],
                      *       "outages": [],
-                     *       "ordersPerSecond": 43.1181629684889,
+                     *       "ordersPerSecond": 3.583201200912135,
                      *       "statuses": [
                      *         {
                      *           "status": "pending",
@@ -6488,26 +6488,26 @@ export interface operations {
                      *           "hold": "approval",
                      *           "orders": 1,
                      *           "more": false,
-                     *           "longestSeconds": 0.113222
+                     *           "longestSeconds": 2.169044
                      *         },
                      *         {
                      *           "hold": "paused",
                      *           "orders": 1,
                      *           "more": false,
-                     *           "longestSeconds": 0.08253
+                     *           "longestSeconds": 2.145277
                      *         },
                      *         {
                      *           "hold": "attention",
                      *           "orders": 1,
                      *           "more": false,
-                     *           "longestSeconds": 0.01684
+                     *           "longestSeconds": 2.093499
                      *         }
                      *       ],
                      *       "oldest": {
                      *         "orderId": "order-503",
                      *         "status": "pending",
                      *         "hold": "paused",
-                     *         "createdAt": "2026-11-28T08:07:03.093241Z"
+                     *         "createdAt": "2026-11-28T09:53:41.187873Z"
                      *       },
                      *       "overdueSeconds": 0,
                      *       "lateUndos": 0,
@@ -6527,7 +6527,7 @@ export interface operations {
                      *         {
                      *           "name": "pawl-0:7",
                      *           "connections": 0,
-                     *           "since": "2026-11-28T08:07:02.783806Z"
+                     *           "since": "2026-11-28T09:53:40.945725Z"
                      *         }
                      *       ],
                      *       "providerSteps": [
@@ -6538,7 +6538,10 @@ export interface operations {
                      *           "breaker": "closed",
                      *           "inFlight": 0,
                      *           "queued": 0,
-                     *           "host": "shop.example"
+                     *           "retrying": 0,
+                     *           "host": "shop.example",
+                     *           "failedAt": "2026-11-28T09:53:41.263919598Z",
+                     *           "failure": "HTTP 503"
                      *         }
                      *       ]
                      *     }
@@ -6582,9 +6585,9 @@ export interface operations {
                      *         {
                      *           "version": 1,
                      *           "active": true,
-                     *           "createdAt": "2026-11-28T08:07:03.077518Z",
+                     *           "createdAt": "2026-11-28T09:53:41.170191Z",
                      *           "createdBy": "local",
-                     *           "activatedAt": "2026-11-28T08:07:03.080555Z",
+                     *           "activatedAt": "2026-11-28T09:53:41.172158Z",
                      *           "activatedBy": "local",
                      *           "reason": "agreed with finance",
                      *           "steps": {
@@ -6689,9 +6692,9 @@ export interface operations {
                      * @example {
                      *       "version": 1,
                      *       "active": true,
-                     *       "createdAt": "2026-11-28T08:07:03.077518Z",
+                     *       "createdAt": "2026-11-28T09:53:41.170191Z",
                      *       "createdBy": "local",
-                     *       "activatedAt": "2026-11-28T08:07:03.080555Z",
+                     *       "activatedAt": "2026-11-28T09:53:41.172158Z",
                      *       "activatedBy": "local",
                      *       "reason": "agreed with finance",
                      *       "steps": {
@@ -6755,9 +6758,9 @@ export interface operations {
                      * @example {
                      *       "version": 1,
                      *       "active": true,
-                     *       "createdAt": "2026-11-28T08:07:03.077518Z",
+                     *       "createdAt": "2026-11-28T09:53:41.170191Z",
                      *       "createdBy": "local",
-                     *       "activatedAt": "2026-11-28T08:07:03.080555Z",
+                     *       "activatedAt": "2026-11-28T09:53:41.172158Z",
                      *       "activatedBy": "local",
                      *       "reason": "agreed with finance",
                      *       "steps": {
@@ -6830,7 +6833,7 @@ export interface operations {
                      *           "amount": "9.99",
                      *           "currency": "USD",
                      *           "verb": "refund",
-                     *           "at": "2026-11-28T08:07:02.998525Z",
+                     *           "at": "2026-11-28T09:53:41.115572Z",
                      *           "actor": "local",
                      *           "reason": "a cup is broken"
                      *         }
@@ -6871,15 +6874,15 @@ export interface operations {
                     /**
                      * @example {
                      *       "state": "done",
-                     *       "startedAt": "2026-11-28T08:07:04.025131Z",
+                     *       "startedAt": "2026-11-28T09:53:43.429583Z",
                      *       "startedBy": "local",
                      *       "done": 13,
                      *       "total": 13,
                      *       "report": {
                      *         "number": 1,
-                     *         "finishedAt": "2026-11-28T08:07:04.288643Z",
+                     *         "finishedAt": "2026-11-28T09:53:43.579835Z",
                      *         "startedBy": "local",
-                     *         "seconds": 0.261266148,
+                     *         "seconds": 0.149450231,
                      *         "right": true,
                      *         "checks": [
                      *           {
@@ -7123,7 +7126,7 @@ export interface operations {
                     /**
                      * @example {
                      *       "state": "running",
-                     *       "startedAt": "2026-11-28T08:07:04.025131Z",
+                     *       "startedAt": "2026-11-28T09:53:43.429583Z",
                      *       "startedBy": "local",
                      *       "done": 0,
                      *       "total": 0
@@ -7167,9 +7170,9 @@ export interface operations {
                      *         {
                      *           "number": 1,
                      *           "state": "done",
-                     *           "startedAt": "2026-11-28T08:07:04.025131Z",
+                     *           "startedAt": "2026-11-28T09:53:43.429583Z",
                      *           "startedBy": "local",
-                     *           "finishedAt": "2026-11-28T08:07:04.288643Z",
+                     *           "finishedAt": "2026-11-28T09:53:43.579835Z",
                      *           "compared": false,
                      *           "others": 0,
                      *           "wrong": []
@@ -7215,9 +7218,9 @@ export interface operations {
                     /**
                      * @example {
                      *       "number": 1,
-                     *       "finishedAt": "2026-11-28T08:07:04.288643Z",
+                     *       "finishedAt": "2026-11-28T09:53:43.579835Z",
                      *       "startedBy": "local",
-                     *       "seconds": 0.261266148,
+                     *       "seconds": 0.149450231,
                      *       "right": true,
                      *       "checks": [
                      *         {
@@ -7467,10 +7470,10 @@ export interface operations {
                      *           ],
                      *           "state": "enabled",
                      *           "failures": 0,
-                     *           "eventNo": 61,
+                     *           "eventNo": 62,
                      *           "undelivered": 0,
                      *           "version": 1,
-                     *           "createdAt": "2026-11-28T08:07:02.957749Z",
+                     *           "createdAt": "2026-11-28T09:53:41.084367Z",
                      *           "createdBy": "local"
                      *         }
                      *       ]
@@ -7532,9 +7535,9 @@ export interface operations {
                      *       "failures": 0,
                      *       "eventNo": 0,
                      *       "version": 1,
-                     *       "createdAt": "2026-11-28T08:07:02.957749Z",
+                     *       "createdAt": "2026-11-28T09:53:41.084367Z",
                      *       "createdBy": "local",
-                     *       "secret": "whsec_XWE2Fx24q1lqjy+kcdUCWZxOBvP535DmxPstM73WXQc="
+                     *       "secret": "whsec_9oXfU8dmg7fVFVKDA/6cChF8+UfCpXW/Yn5RjsVHxJU="
                      *     }
                      */
                     "application/json": components["schemas"]["WebhookEndpoint"];
@@ -7582,10 +7585,10 @@ export interface operations {
                      *       ],
                      *       "state": "enabled",
                      *       "failures": 0,
-                     *       "eventNo": 61,
+                     *       "eventNo": 62,
                      *       "undelivered": 0,
                      *       "version": 1,
-                     *       "createdAt": "2026-11-28T08:07:02.957749Z",
+                     *       "createdAt": "2026-11-28T09:53:41.084367Z",
                      *       "createdBy": "local"
                      *     }
                      */
@@ -7651,9 +7654,9 @@ export interface operations {
                      *       ],
                      *       "state": "enabled",
                      *       "failures": 0,
-                     *       "eventNo": 61,
+                     *       "eventNo": 62,
                      *       "version": 2,
-                     *       "createdAt": "2026-11-28T08:07:02.957749Z",
+                     *       "createdAt": "2026-11-28T09:53:41.084367Z",
                      *       "createdBy": "local"
                      *     }
                      */
@@ -7744,14 +7747,14 @@ export interface operations {
                      *         {
                      *           "endpointId": "whe_1",
                      *           "delivery": 55,
-                     *           "eventId": "evt_11_10_66151a97113fe",
+                     *           "eventId": "evt_11_10_6615326eb432f",
                      *           "type": "order.void_done",
                      *           "orderId": "order-602",
                      *           "state": "delivered",
-                     *           "eventAt": "2026-11-28T08:07:03.269374Z",
-                     *           "createdAt": "2026-11-28T08:07:03.948151Z",
-                     *           "attemptedAt": "2026-11-28T08:07:03.970133Z",
-                     *           "finishedAt": "2026-11-28T08:07:03.970133Z",
+                     *           "eventAt": "2026-11-28T09:53:43.396143Z",
+                     *           "createdAt": "2026-11-28T09:53:43.503129Z",
+                     *           "attemptedAt": "2026-11-28T09:53:43.510194Z",
+                     *           "finishedAt": "2026-11-28T09:53:43.510194Z",
                      *           "attempts": 1,
                      *           "status": 200
                      *         }
@@ -7796,19 +7799,19 @@ export interface operations {
                      * @example {
                      *       "endpointId": "whe_1",
                      *       "delivery": 55,
-                     *       "eventId": "evt_11_10_66151a97113fe",
+                     *       "eventId": "evt_11_10_6615326eb432f",
                      *       "type": "order.void_done",
                      *       "orderId": "order-602",
                      *       "state": "delivered",
-                     *       "eventAt": "2026-11-28T08:07:03.269374Z",
-                     *       "createdAt": "2026-11-28T08:07:03.948151Z",
-                     *       "attemptedAt": "2026-11-28T08:07:03.970133Z",
-                     *       "finishedAt": "2026-11-28T08:07:03.970133Z",
+                     *       "eventAt": "2026-11-28T09:53:43.396143Z",
+                     *       "createdAt": "2026-11-28T09:53:43.503129Z",
+                     *       "attemptedAt": "2026-11-28T09:53:43.510194Z",
+                     *       "finishedAt": "2026-11-28T09:53:43.510194Z",
                      *       "attempts": 1,
                      *       "status": 200,
                      *       "log": [
                      *         {
-                     *           "at": "2026-11-28T08:07:03.969879953Z",
+                     *           "at": "2026-11-28T09:53:43.510124329Z",
                      *           "status": 200,
                      *           "latencyMs": 0,
                      *           "answer": "{\"received\":true}"
@@ -7868,19 +7871,19 @@ export interface operations {
                      * @example {
                      *       "endpointId": "whe_1",
                      *       "delivery": 55,
-                     *       "eventId": "evt_11_10_66151a97113fe",
+                     *       "eventId": "evt_11_10_6615326eb432f",
                      *       "type": "order.void_done",
                      *       "orderId": "order-602",
                      *       "state": "pending",
-                     *       "eventAt": "2026-11-28T08:07:03.269374Z",
-                     *       "createdAt": "2026-11-28T08:07:03.948151Z",
-                     *       "dueAt": "2026-11-28T08:07:04.336772Z",
-                     *       "attemptedAt": "2026-11-28T08:07:03.970133Z",
+                     *       "eventAt": "2026-11-28T09:53:43.396143Z",
+                     *       "createdAt": "2026-11-28T09:53:43.503129Z",
+                     *       "dueAt": "2026-11-28T09:53:43.614187Z",
+                     *       "attemptedAt": "2026-11-28T09:53:43.510194Z",
                      *       "attempts": 0,
                      *       "status": 200,
                      *       "log": [
                      *         {
-                     *           "at": "2026-11-28T08:07:03.969879953Z",
+                     *           "at": "2026-11-28T09:53:43.510124329Z",
                      *           "status": 200,
                      *           "latencyMs": 0,
                      *           "answer": "{\"received\":true}"
@@ -7888,7 +7891,7 @@ export interface operations {
                      *       ],
                      *       "changes": [
                      *         {
-                     *           "at": "2026-11-28T08:07:04.336772Z",
+                     *           "at": "2026-11-28T09:53:43.614187Z",
                      *           "verb": "resent",
                      *           "actor": "local",
                      *           "reason": "the shop lost it"
@@ -7952,38 +7955,38 @@ export interface operations {
                      * @example {
                      *       "endpointId": "whe_1",
                      *       "delivery": 55,
-                     *       "eventId": "evt_11_10_66151a97113fe",
+                     *       "eventId": "evt_11_10_6615326eb432f",
                      *       "type": "order.void_done",
                      *       "orderId": "order-602",
                      *       "state": "skipped",
-                     *       "eventAt": "2026-11-28T08:07:03.269374Z",
-                     *       "createdAt": "2026-11-28T08:07:03.948151Z",
-                     *       "attemptedAt": "2026-11-28T08:07:04.34301Z",
-                     *       "finishedAt": "2026-11-28T08:07:04.344739Z",
+                     *       "eventAt": "2026-11-28T09:53:43.396143Z",
+                     *       "createdAt": "2026-11-28T09:53:43.503129Z",
+                     *       "attemptedAt": "2026-11-28T09:53:43.704549Z",
+                     *       "finishedAt": "2026-11-28T09:53:43.720922Z",
                      *       "attempts": 1,
                      *       "status": 503,
                      *       "log": [
                      *         {
-                     *           "at": "2026-11-28T08:07:03.969879953Z",
+                     *           "at": "2026-11-28T09:53:43.510124329Z",
                      *           "status": 200,
                      *           "latencyMs": 0,
                      *           "answer": "{\"received\":true}"
                      *         },
                      *         {
-                     *           "at": "2026-11-28T08:07:04.342828628Z",
+                     *           "at": "2026-11-28T09:53:43.704282613Z",
                      *           "status": 503,
                      *           "latencyMs": 0
                      *         }
                      *       ],
                      *       "changes": [
                      *         {
-                     *           "at": "2026-11-28T08:07:04.336772Z",
+                     *           "at": "2026-11-28T09:53:43.614187Z",
                      *           "verb": "resent",
                      *           "actor": "local",
                      *           "reason": "the shop lost it"
                      *         },
                      *         {
-                     *           "at": "2026-11-28T08:07:04.344739Z",
+                     *           "at": "2026-11-28T09:53:43.720922Z",
                      *           "verb": "skipped",
                      *           "actor": "local",
                      *           "reason": "entered by hand"
@@ -8052,20 +8055,20 @@ export interface operations {
                      *         "order.refund_failed"
                      *       ],
                      *       "state": "disabled",
-                     *       "disabledAt": "2026-11-28T08:07:04.354072Z",
+                     *       "disabledAt": "2026-11-28T09:53:43.726515Z",
                      *       "disabledReason": "by local: maintenance of the shop",
                      *       "failures": 1,
-                     *       "failingSince": "2026-11-28T08:07:04.34301Z",
+                     *       "failingSince": "2026-11-28T09:53:43.704549Z",
                      *       "lastFailure": {
-                     *         "at": "2026-11-28T08:07:04.342828628Z",
+                     *         "at": "2026-11-28T09:53:43.704282613Z",
                      *         "status": 503,
                      *         "latencyMs": 0
                      *       },
-                     *       "eventNo": 61,
+                     *       "eventNo": 62,
                      *       "version": 4,
-                     *       "createdAt": "2026-11-28T08:07:02.957749Z",
+                     *       "createdAt": "2026-11-28T09:53:41.084367Z",
                      *       "createdBy": "local",
-                     *       "previousSecretUntil": "2026-11-29T08:07:04.352165Z"
+                     *       "previousSecretUntil": "2026-11-29T09:53:43.725421Z"
                      *     }
                      */
                     "application/json": components["schemas"]["WebhookEndpoint"];
@@ -8129,11 +8132,11 @@ export interface operations {
                      *       ],
                      *       "state": "enabled",
                      *       "failures": 0,
-                     *       "eventNo": 61,
+                     *       "eventNo": 62,
                      *       "version": 5,
-                     *       "createdAt": "2026-11-28T08:07:02.957749Z",
+                     *       "createdAt": "2026-11-28T09:53:41.084367Z",
                      *       "createdBy": "local",
-                     *       "previousSecretUntil": "2026-11-29T08:07:04.352165Z"
+                     *       "previousSecretUntil": "2026-11-29T09:53:43.725421Z"
                      *     }
                      */
                     "application/json": components["schemas"]["WebhookEndpoint"];
@@ -8254,19 +8257,19 @@ export interface operations {
                      *       ],
                      *       "state": "enabled",
                      *       "failures": 1,
-                     *       "failingSince": "2026-11-28T08:07:04.34301Z",
-                     *       "disablesAt": "2026-12-03T08:07:04.34301Z",
+                     *       "failingSince": "2026-11-28T09:53:43.704549Z",
+                     *       "disablesAt": "2026-12-03T09:53:43.704549Z",
                      *       "lastFailure": {
-                     *         "at": "2026-11-28T08:07:04.342828628Z",
+                     *         "at": "2026-11-28T09:53:43.704282613Z",
                      *         "status": 503,
                      *         "latencyMs": 0
                      *       },
-                     *       "eventNo": 61,
+                     *       "eventNo": 62,
                      *       "version": 3,
-                     *       "createdAt": "2026-11-28T08:07:02.957749Z",
+                     *       "createdAt": "2026-11-28T09:53:41.084367Z",
                      *       "createdBy": "local",
-                     *       "secret": "whsec_zzm25ZqkpgwtbNo5a1slZ5WrzYTuFD5AKCJXHb/PXiI=",
-                     *       "previousSecretUntil": "2026-11-29T08:07:04.352165Z"
+                     *       "secret": "whsec_T1uPBKDVe6nlUQFnoMkdBtRkQ1u0C3ULOcy1fQms/Jg=",
+                     *       "previousSecretUntil": "2026-11-29T09:53:43.725421Z"
                      *     }
                      */
                     "application/json": components["schemas"]["WebhookEndpoint"];
@@ -8307,8 +8310,8 @@ export interface operations {
                     /**
                      * @example {
                      *       "delivered": true,
-                     *       "eventId": "evt_test_6e7sh63xtqgg5ctud4cxyz577p",
-                     *       "at": "2026-11-28T08:07:04.330341479Z",
+                     *       "eventId": "evt_test_h77sttlh7dtorfi2n3fqjxrzjo",
+                     *       "at": "2026-11-28T09:53:43.610262425Z",
                      *       "status": 200,
                      *       "latencyMs": 0,
                      *       "answer": "{\"received\":true}"
