@@ -315,17 +315,22 @@ func (q *Queries) ReplicaReportEnd(ctx context.Context, owner uuid.UUID) error {
 }
 
 const replicaReports = `-- name: ReplicaReports :many
-SELECT r.owner, r.name, r.since, r.at, r.at < now() - interval '2.5 seconds' AS late,
+SELECT r.owner, r.name, r.since, r.at, (r.at < now() - make_interval(secs => $1::float8))::boolean AS late,
   r.at < now() - interval '20 seconds' AS silent,
   r.orders_per_second, r.steps, r.outages, coalesce(d.orders, 0)::bigint AS orders, coalesce(d.until, r.at)::timestamptz AS until
 FROM pawl.replica_reports AS r LEFT JOIN LATERAL (
   SELECT count(*) AS orders, max(f.due_at) AS until FROM (
     SELECT o.owner, o.due_at FROM pawl.orders AS o
     WHERE o.due_at > (SELECT '-infinity'::timestamptz) AND o.due_at < (SELECT 'infinity'::timestamptz) AND o.hold IS NULL
-    ORDER BY o.due_at LIMIT $1::integer) AS f
-  WHERE f.owner = r.owner) AS d ON r.name <> '' AND r.at < now() - interval '2.5 seconds'
+    ORDER BY o.due_at LIMIT $2::integer) AS f
+  WHERE f.owner = r.owner) AS d ON r.name <> '' AND r.at < now() - make_interval(secs => $1::float8)
 WHERE r.at > now() - interval '1 hour' ORDER BY r.at
 `
+
+type ReplicaReportsParams struct {
+	LateSeconds float64
+	Most        int32
+}
 
 type ReplicaReportsRow struct {
 	Owner           uuid.UUID
@@ -341,10 +346,10 @@ type ReplicaReportsRow struct {
 	Until           time.Time
 }
 
-// Returns the last reports. late: the next one should be there; silent: many are missing. Those without a name are of replicas that have ended.
+// Returns the last reports. late: the last one is older than that; silent: many are missing. Those without a name are of replicas that have ended.
 // orders and until: how many of the driven orders that are due first, as many as most, belong to a late replica, and when the last of them is due.
-func (q *Queries) ReplicaReports(ctx context.Context, most int32) ([]ReplicaReportsRow, error) {
-	rows, err := q.db.Query(ctx, replicaReports, most)
+func (q *Queries) ReplicaReports(ctx context.Context, arg ReplicaReportsParams) ([]ReplicaReportsRow, error) {
+	rows, err := q.db.Query(ctx, replicaReports, arg.LateSeconds, arg.Most)
 	if err != nil {
 		return nil, err
 	}

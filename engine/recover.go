@@ -156,7 +156,7 @@ func (e *Engine) noteOverdue(rows []db.LeasesDueRow) {
 // Backlog returns what this replica knows about unfinished orders of all replicas.
 func (e *Engine) Backlog() orders.Backlog {
 	b := *e.overdue.Load()
-	b.At = e.now()
+	b.At, b.Pooled = e.now(), e.pool.Pooled()
 	if own := e.runs.oldest(); b.Oldest == 0 || own != 0 && own < b.Oldest {
 		b.Oldest = own
 	}

@@ -68,7 +68,7 @@ func (e *Engine) learn(now time.Time) {
 	if len(quiet) == 0 {
 		return
 	}
-	rows, err := e.query.ReplicaReports(e.ctx, 0)
+	rows, err := e.query.ReplicaReports(e.ctx, db.ReplicaReportsParams{})
 	for _, row := range rows {
 		var steps []orders.ProviderStep
 		err = errors.Join(err, json.Unmarshal(row.Steps, &steps))

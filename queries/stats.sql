@@ -98,9 +98,9 @@ WITH old AS (DELETE FROM pawl.replica_reports AS r WHERE r.at < now() - interval
 UPDATE pawl.replica_reports AS r SET name = '', orders_per_second = 0, steps = '[]' WHERE r.owner = @owner;
 
 -- name: ReplicaReports :many
--- Returns the last reports. late: the next one should be there; silent: many are missing. Those without a name are of replicas that have ended.
+-- Returns the last reports. late: the last one is older than that; silent: many are missing. Those without a name are of replicas that have ended.
 -- orders and until: how many of the driven orders that are due first, as many as most, belong to a late replica, and when the last of them is due.
-SELECT r.owner, r.name, r.since, r.at, r.at < now() - interval '2.5 seconds' AS late,
+SELECT r.owner, r.name, r.since, r.at, (r.at < now() - make_interval(secs => @late_seconds::float8))::boolean AS late,
   r.at < now() - interval '20 seconds' AS silent,
   r.orders_per_second, r.steps, r.outages, coalesce(d.orders, 0)::bigint AS orders, coalesce(d.until, r.at)::timestamptz AS until
 FROM pawl.replica_reports AS r LEFT JOIN LATERAL (
@@ -108,7 +108,7 @@ FROM pawl.replica_reports AS r LEFT JOIN LATERAL (
     SELECT o.owner, o.due_at FROM pawl.orders AS o
     WHERE o.due_at > (SELECT '-infinity'::timestamptz) AND o.due_at < (SELECT 'infinity'::timestamptz) AND o.hold IS NULL
     ORDER BY o.due_at LIMIT @most::integer) AS f
-  WHERE f.owner = r.owner) AS d ON r.name <> '' AND r.at < now() - interval '2.5 seconds'
+  WHERE f.owner = r.owner) AS d ON r.name <> '' AND r.at < now() - make_interval(secs => @late_seconds::float8)
 WHERE r.at > now() - interval '1 hour' ORDER BY r.at;
 
 -- name: OrdersByOutcome :many

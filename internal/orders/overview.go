@@ -35,6 +35,7 @@ type Backlog struct {
 	At      time.Time     // by the clock of the database
 	Oldest  int64         // number of the oldest order that was overdue or that the replica drives; 0: none
 	Overdue time.Duration // how long the most overdue order had been due when the replica last looked at all of them; 0: none
+	Pooled  bool          // a pooler shares its connections, so that a replica is not known by its own
 }
 
 // Waiting counts the work that waits in the database, for all replicas together. Each number goes up to CountsMost.
@@ -199,6 +200,10 @@ type LostReplica struct {
 	since time.Time // of its first report
 }
 
+// lateAfter is the age of the last report at which a replica without connections is lost. Replicas report every two
+// seconds. Behind a pooler, it is three times as long.
+const lateAfter = 2500 * time.Millisecond
+
 // OutagesFor is how long an outage that is over is shown.
 const OutagesFor = time.Hour
 
@@ -227,7 +232,11 @@ func (r *Reader) readOverview(ctx context.Context, b Backlog, most int32) (v Ove
 		count.Status = state
 		v.Statuses = append(v.Statuses, count)
 	}
-	reports, err := Read(ctx, r, r.query.ReplicaReports, FirstMost)
+	late := lateAfter
+	if b.Pooled {
+		late *= 3
+	}
+	reports, err := Read(ctx, r, r.query.ReplicaReports, db.ReplicaReportsParams{LateSeconds: late.Seconds(), Most: FirstMost})
 	var replicas []db.ServerReplicasRow
 	if err == nil { // after the reports: whoever has reported is connected
 		replicas, err = Read(ctx, r, r.query.ServerReplicas, pg.ServiceName)
