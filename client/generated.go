@@ -1220,13 +1220,16 @@ type EndedOutage struct {
 	// Host The host that failed.
 	Host string `json:"host,omitempty,omitzero"`
 
-	// Since When the first of the calls failed that failed in a row until the circuit breaker opened. If calls fail again within ten seconds, before three have worked, it is the same outage.
+	// Replica A replica that was lost, before another one started in its place. Absent: a provider failed.
+	Replica string `json:"replica,omitempty,omitzero"`
+
+	// Since When the first of the calls failed that failed in a row until the circuit breaker opened. If calls fail again within ten seconds, before three have worked, it is the same outage. Of a replica: when it reported last.
 	Since time.Time `json:"since"`
 
-	// Steps At which steps. A route of a charge follows it after a space.
+	// Steps At which steps the provider failed. A route of a charge follows it after a space.
 	Steps []string `json:"steps"`
 
-	// Until When the first call worked again.
+	// Until When the first call worked again. Of a replica: when its last order was taken over.
 	Until  time.Time `json:"until"`
 	Waited Outcomes  `json:"waited"`
 }
@@ -2028,7 +2031,7 @@ type Overview struct {
 	// OrdersPerSecond Orders that the replicas finish per second.
 	OrdersPerSecond float64 `json:"ordersPerSecond"`
 
-	// Outages Outages of providers that ended in the last hour, of steps that do not fail now; the last one first.
+	// Outages Outages of providers that ended in the last hour, of steps that do not fail now, and of replicas whose orders were taken over; the last one first.
 	Outages []EndedOutage `json:"outages"`
 
 	// OverdueSeconds How long the most overdue order had not been picked up when this replica last looked; 0 if none.

@@ -201,7 +201,7 @@ func TestOutage(t *testing.T) {
 	fails("HTTP 503", 0)
 	shows(40, "HTTP 503", 0, 0) // one is no row
 	fails("HTTP 503", 61, 62)
-	shows(70, "HTTP 503", 0, 0)          // nothing was known for a minute before
+	shows(70, "HTTP 503 since 61", 0, 0) // nothing was known for a minute before
 	shows(71, "HTTP 503 since 61", 0, 0) // the breaker is closed
 	fails("HTTP 503", 100)
 	shows(200, "HTTP 503 since 61", 0, 1)

@@ -16,12 +16,12 @@ import (
 
 const (
 	reportEvery = 2 * time.Second
-	reportAfter = time.Minute      // after its last call, a step is no longer reported
-	failingFor  = time.Hour        // unless its breaker is not closed: then after this
-	flickerFor  = 10 * time.Second // an outage that ended goes on if calls fail again within this
-	flickerMost = 3                // and fewer than so many have worked
-	outagesMost = 4                // so many of a pool are kept
-	codesMost   = 100              // so many codes of an outage are counted
+	reportAfter = time.Minute        // after its last call, a step is no longer reported
+	failingFor  = time.Hour          // unless its breaker is not closed: then after this
+	flickerFor  = orders.OutageAfter // an outage that ended goes on if calls fail again within this
+	flickerMost = 3                  // and fewer than so many have worked
+	outagesMost = 4                  // so many of a pool are kept
+	codesMost   = 100                // so many codes of an outage are counted
 )
 
 // reportLoop stores what only this replica knows, so that every replica can show an overview of all: how many orders
@@ -106,7 +106,8 @@ func (e *Engine) warnReport(verb string, err error) {
 
 // outage is what a pool knows of the outages of its provider. One begins with the first of the failures in a row that
 // opened the breaker or lasted for a while, and ends with the first call that is answered once the breaker is closed.
-// Look-ups don't count: they may be answered while the step still fails. Times are by the database's clock.
+// A look-up may be answered while the step still fails, so it counts only if it finds that the step was done, as after a
+// timeout. Times are by the database's clock.
 type outage struct {
 	mu       sync.Mutex
 	now      *failures  // that no call was answered after; nil: calls don't fail, as far as is known
@@ -136,7 +137,7 @@ func (o *outage) begin() {
 	}
 }
 
-// works notes that a call was answered, here or at another replica, that was no look-up, while the breaker was closed.
+// works notes that a call worked while the breaker was closed, here or at another replica.
 func (o *outage) works(at time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -203,11 +204,11 @@ func (o *outage) tell(step *orders.ProviderStep) {
 	switch a := o.now; {
 	case a != nil:
 		step.FailedAt, step.Failure = new(o.failedAt), o.code
-		if cause := a.cause(); a.outage && cause != o.code {
-			step.Failure = cause + ", now " + o.code
-		}
-		if a.outage {
+		if a.outage || o.failedAt.After(a.since) {
 			step.FailingSince = new(a.since)
+		}
+		if cause := a.cause(); cause != o.code {
+			step.Failure = cause + ", now " + o.code
 		}
 	case o.worked > 0:
 		step.WorkedAt = new(o.workedAt)

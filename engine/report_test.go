@@ -75,6 +75,15 @@ reserve: {executor: simulator, url: SIM, retry: {initial: 10ms, cap: 10ms, maxRe
 	})
 	ended := v.Ended[0] // the charge still fails
 	assert.True(t, ended.Step == fsm.Reserve && ended.Waited == 1 && ended.Held+ended.Failed+ended.Canceled == 0 && ended.Failure == "HTTP 500 error" && ended.Host != "" && ended.Until.After(ended.Since), ended)
+	s.faults(t, "error-after:500")
+	asked := value[time.Time](t, s.Pool, `SELECT now()`)
+	_, err = insist(func() (orders.Order, error) { return deref(calls.Admit(t.Context(), request("found"))) })
+	assert.NoError(t, err)
+	eventually(t, "a call that a look-up finds done has not failed", func() bool {
+		v, err = shows.Orders.Overview(t.Context(), shows.Backlog())
+		step := slices.IndexFunc(v.Steps, func(s orders.ProviderStep) bool { return s.Step == fsm.Reserve })
+		return err == nil && step >= 0 && v.Steps[step].FailedAt == nil && v.Steps[step].WorkedAt.After(asked)
+	})
 	stop(t, calls)
 	s.counts(t, 0, `SELECT count(*) FROM replica_reports WHERE steps::text LIKE '%charge%'`)
 	s.counts(t, 3, `SELECT count(*) FROM replica_reports WHERE name <> ''`) // the killed ones, and the other one

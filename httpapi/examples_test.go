@@ -193,7 +193,7 @@ func (s *story) usesProviders() {
 
 	s.say(202, process, `{"orderId":"order-601","amount":"99.99","item":"widget","paymentMethod":"card_timeout"}`)
 	s.say(200, "GET /api/orders?hold=attention", "")
-	eventually(s.t, "the overview has the provider", func() bool { return strings.Contains(s.get(s.t, "/api/overview").body, `"breaker"`) })
+	eventually(s.t, "the overview has the failed call", func() bool { return strings.Contains(s.get(s.t, "/api/overview").body, `"failedAt"`) })
 	s.say(200, "GET /api/overview", "")
 	s.say(200, "POST /api/orders/order-601/step-result", `{"step":"charge","outcome":"done","reference":"ch_4P8xZq","reason":"seen in the dashboard"}`)
 

@@ -16,7 +16,7 @@ import (
 var getOverviewOperation = failing(huma.Operation{
 	OperationID: "getOverview", Method: http.MethodGet, Path: "/api/overview", Tags: []string{"service"},
 	Summary: "Get an overview of the service",
-	Description: "What is wrong or needs a person, the outages of providers that ended in the last hour, orders by status and by what they wait for, the oldest unfinished order, " +
+	Description: "What is wrong or needs a person, the outages that ended in the last hour, orders by status and by what they wait for, the oldest unfinished order, " +
 		"the replicas, and the provider steps that they have called in the last minute. Replicas report every two seconds. " +
 		"Counts stop at 10000, or where more says so. They are usually at most a second old; if they take long, at is up to five seconds ago, " +
 		"and those of orders that had not been counted for long stop at 1000 of each hold, until all are counted.",
@@ -25,7 +25,7 @@ var getOverviewOperation = failing(huma.Operation{
 type overview struct {
 	At                           time.Time        `json:"at" doc:"When the numbers were read."`
 	Incidents                    []incident       `json:"incidents" nullable:"false" doc:"What is wrong, and what waits for a person. Empty: nothing."`
-	Outages                      []endedOutage    `json:"outages" nullable:"false" doc:"Outages of providers that ended in the last hour, of steps that do not fail now; the last one first."`
+	Outages                      []endedOutage    `json:"outages" nullable:"false" doc:"Outages of providers that ended in the last hour, of steps that do not fail now, and of replicas whose orders were taken over; the last one first."`
 	OrdersPerSecond              float64          `json:"ordersPerSecond" doc:"Orders that the replicas finish per second."`
 	Statuses                     []statusCount    `json:"statuses" nullable:"false" doc:"Orders by status."`
 	Holds                        []holdCount      `json:"holds" nullable:"false" doc:"Orders by hold."`
@@ -57,14 +57,16 @@ type holdCount struct {
 	Trying         int64   `json:"trying,omitempty" doc:"With retry: orders whose step is being tried again now. They have no hold meanwhile, and are not among orders."`
 }
 
-// endedOutage is a time during which a provider failed.
+// endedOutage is a time during which a provider failed, or a replica was lost.
 type endedOutage struct {
-	Steps  []string  `json:"steps" nullable:"false" doc:"At which steps. A route of a charge follows it after a space."`
+	Replica string `json:"replica,omitempty" doc:"A replica that was lost, before another one started in its place. Absent: a provider failed."`
+
+	Steps  []string  `json:"steps" nullable:"false" doc:"At which steps the provider failed. A route of a charge follows it after a space."`
 	Host   string    `json:"host,omitempty" doc:"The host that failed."`
 	Detail string    `json:"detail,omitempty" doc:"The code of most failed calls, or why there was no connection."`
-	Since  time.Time `json:"since" doc:"When the first of the calls failed that failed in a row until the circuit breaker opened. If calls fail again within ten seconds, before three have worked, it is the same outage."`
-	Until  time.Time `json:"until" doc:"When the first call worked again."`
-	Waited outcomes  `json:"waited" doc:"The orders that waited for the steps meanwhile."`
+	Since  time.Time `json:"since" doc:"When the first of the calls failed that failed in a row until the circuit breaker opened. If calls fail again within ten seconds, before three have worked, it is the same outage. Of a replica: when it reported last."`
+	Until  time.Time `json:"until" doc:"When the first call worked again. Of a replica: when its last order was taken over."`
+	Waited outcomes  `json:"waited" doc:"The orders that waited for the steps meanwhile, or were taken over from the replica."`
 }
 
 // outcomes counts what became of orders.
@@ -141,7 +143,7 @@ func overviewOf(v *orders.Overview) overview {
 		OverdueSeconds: v.Overdue.Seconds(), LateUndos: v.LateUndos, Authorizations: v.Authorizations,
 		ChargeOperations: v.ChargeOperations, OldestChargeOperationSeconds: v.OldestChargeOperation.Seconds(),
 		Outages: each(v.Ended, func(o *orders.Outage) endedOutage {
-			return endedOutage{o.Steps, o.Host, o.Failure, o.Since.UTC(), o.Until.UTC(), outcomesOf(&o.Outcomes)}
+			return endedOutage{o.Replica, o.Steps, o.Host, o.Failure, o.Since.UTC(), o.Until.UTC(), outcomesOf(&o.Outcomes)}
 		}),
 		Statuses: each(v.Statuses, func(c *orders.StatusCount) statusCount { return statusCount{state(c.Status), c.Orders, c.More} }),
 		Replicas: each(v.Replicas, func(r *orders.Replica) replica { return replica{r.Name, r.Connections, utc(r.Since)} }),

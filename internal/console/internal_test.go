@@ -296,8 +296,8 @@ func TestOverviewOfALot(t *testing.T) {
 		Holds:    []client.HoldCount{{Hold: "attention", Orders: 1234, LongestSeconds: 5400}},
 		Oldest:   client.UnfinishedOrder{OrderID: trick, Status: "charging", Hold: "attention", CreatedAt: time.Now()},
 		ProviderSteps: []client.ProviderStep{{Policy: 3, Step: "charge", Breaker: "half_open", InFlight: 5, Queued: 6},
-			{Policy: 4, Step: "charge", Breaker: "open", Retrying: 416}, {Policy: 4, Step: "reserve", Breaker: "closed", FailingSince: time.Now()},
-			{Policy: 4, Step: "confirm", Breaker: "closed", Failure: "HTTP 503", FailedAt: time.Now()}},
+			{Policy: 4, Step: "charge", Breaker: "open", Retrying: 416}, {Policy: 4, Step: "reserve", Breaker: "closed", FailingSince: time.Now(), FailedAt: time.Now()},
+			{Policy: 4, Step: "confirm", Route: "another", Breaker: "closed", Failure: "HTTP 503", FailedAt: time.Now()}},
 		ChargeOperations: 2, OldestChargeOperationSeconds: 60, LateUndos: 3, OrdersPerSecond: 12.7,
 	}
 	usd := []client.CurrencyTotal{{Currency: "USD", Orders: 416, Amount: "98400.00"}}
@@ -315,17 +315,17 @@ func TestOverviewOfALot(t *testing.T) {
 	}
 	found.Outages = []client.EndedOutage{{Steps: []string{"charge", "reserve"}, Host: "stock.example", Detail: "HTTP 503", Since: until.Add(-7 * time.Minute), Until: until,
 		Waited: client.Outcomes{Orders: 416, Completed: 400, Attention: 14, Left: 2}}, {Steps: []string{"confirm"}, Host: "pay.example", Detail: "timeout", Since: until.Add(-5 * time.Minute), Until: until},
-		{Steps: []string{"reserve"}, Since: until.Add(-8 * time.Minute), Until: until}}
+		{Replica: "b:8", Since: until, Waited: client.Outcomes{Orders: 2, Completed: 2}}, {Steps: []string{"reserve"}, Since: until.Add(-8 * time.Minute), Until: until}}
 	data.Money = &booksPage{Verification: &client.Verification{Comparisons: []client.Comparison{{Wrong: []client.VerificationCheck{
 		{Name: "provider_live", Money: map[string]string{"USD": "34.50"}}, {Name: "provider_others", Warning: true, Money: map[string]string{"USD": "12.00"}}}}}}}
 	data.judge(func(string) bool { return true })
 	text := render(t, "overview", client.Caller{Open: true}, data)
 	for _, want := range []string{
-		"The service is open.", ">7&#43;<", ">10,000&#43;<", `href="/console/orders?q=status%3Acharging"`, "<bdi>shop-2:8</bdi>, started <time", "(shows this page)", "<strong>6</strong> were taken over: 5 completed, 1 still on the way", "<bdi>gone:7</bdi>, <strong>lost</strong>: its last report was <time", ">416 for the next try<", "The last call failed <time",
+		"The service is open.", ">7&#43;<", ">10,000&#43;<", `href="/console/orders?q=status%3Acharging"`, "<bdi>shop-2:8</bdi>, started <time", "(shows this page)", "<strong>6</strong> were taken over: 5 completed, 1 still on the way", "<bdi>gone:7</bdi>, <strong>lost</strong>: its last report was <time", ">416 for the next try<", "<strong>The last call failed</strong> <time",
 		"<strong><bdi>pay.example</bdi></strong>\n<span>has failed at charge, reserve <time", ">for 1 h</time>: <bdi>connection refused</bdi>", "policy 4", "<strong>420</strong> orders (98,400.00 USD) wait, and go on by themselves if it works again by <time",
 		`href="/console/orders?q=status%3Acharging%2Crefunding%2Creserving%2Creleasing&#43;hold%3Aretry"`, `href="/console/runbook#a-provider-is-away"`, "an order has been due",
 		"<strong><bdi>confirm</bdi> works again</strong> <span>since 03:09 UTC; <bdi>pay.example</bdi> failed for 5 min: <bdi>the provider did not answer in time</bdi></span>",
-		`<strong><bdi>charge</bdi> works again</strong> <span>since 03:09 UTC; <bdi>stock.example</bdi> failed for 7 min`, `class="past"><div><strong><bdi>reserve</bdi> failed before</strong> <span>for 8 min until 03:09 UTC`, "is counted in each.", "no order waits for it; the last call failed <time", `href="/console/attention">Orders to retry<`, "failing</span>\n<time", "; 378 of them are being tried now",
+		`<strong><bdi>charge</bdi> works again</strong> <span>since 03:09 UTC; <bdi>stock.example</bdi> failed for 7 min`, `class="past"><div><strong><bdi>reserve</bdi> failed before</strong> <span>for 8 min until 03:09 UTC`, "<strong>Replica <bdi>b:8</bdi></strong>\n<span>was lost at 03:09 UTC; another one has started in its place</span>\n<span><strong>2</strong> of its orders were taken over: 2 completed</span>", "is counted in each.", "no order waits for it; the last call failed <time", `href="/console/attention">Orders to retry<`, "failing</span>\n<time", "; 378 of them are being tried now",
 		"<strong>416</strong> orders waited: 400 completed, 14 need a person, 2 still on the way",
 		"<strong>Needs you</strong>\n<span>Retries are used up</span> <span><strong>1</strong> order (98,400.00 USD)</span>", `href="/console/attention?hold=attention&amp;reason=retries_exhausted"`,
 		"<strong>10,000&#43;</strong> orders", "<strong>To approve</strong>", "<strong>Endpoint whe_2</strong>", "the next try is", `href="/console/webhook?id=whe_2"`,

@@ -93,7 +93,7 @@ func decides(kind client.IncidentKind, may func(string) bool) bool {
 func (p overviewPage) Works(o client.EndedOutage) []string {
 	return slices.DeleteFunc(slices.Clone(o.Steps), func(step string) bool {
 		return slices.ContainsFunc(p.ProviderSteps, func(s client.ProviderStep) bool {
-			return !s.FailingSince.IsZero() && step == strings.TrimSpace(string(s.Step)+" "+s.Route)
+			return !s.FailedAt.IsZero() && step == strings.TrimSpace(string(s.Step)+" "+s.Route)
 		})
 	})
 }

@@ -143,7 +143,7 @@ type ProviderStep struct {
 // Outage is a time during which a provider failed at a step, or at one route of its charge, as one replica saw it or all
 // did; or one during which replicas took over the orders of another one. The tags are those of a report in the database.
 type Outage struct {
-	Replica string    `json:"replica,omitempty"` // the owner of the orders that were taken over; empty: a provider failed
+	Replica string    `json:"replica,omitempty"` // whose orders were taken over, in a report its owner; empty: a provider failed
 	Step    fsm.Step  `json:"step,omitempty"`
 	Route   string    `json:"route,omitempty"`
 	Host    string    `json:"host,omitempty"`
@@ -196,13 +196,17 @@ type LostReplica struct {
 
 	TakenOver Outcomes
 
-	owner uuid.UUID
-	since time.Time // of its first report
+	owner    uuid.UUID
+	since    time.Time // of its first report
+	replaced bool
 }
 
 // lateAfter is the age of the last report at which a replica without connections is lost. Replicas report every two
 // seconds. Behind a pooler, it is three times as long.
 const lateAfter = 2500 * time.Millisecond
+
+// OutageAfter is how long calls of a replica fail in a row until that is an outage, unless the breaker opens before.
+const OutageAfter = 10 * time.Second
 
 // OutagesFor is how long an outage that is over is shown.
 const OutagesFor = time.Hour
@@ -288,11 +292,9 @@ func (v *Overview) addReports(rows []db.ReplicaReportsRow) error {
 		}
 	}
 	v.Ended = joined(slices.DeleteFunc(v.Ended, func(o Outage) bool { return v.At.Sub(o.Until) >= OutagesFor || v.goesOn(&o) }))
-	v.Lost = unreplaced(v.Lost, rows)
+	replace(v.Lost, rows)
 	for i := range v.Steps {
-		if s := &v.Steps[i]; s.FailingSince == nil && s.FailedAt != nil && s.WorkedAt != nil && s.WorkedAt.After(*s.FailedAt) {
-			s.FailedAt, s.Failure = nil, "" // it was not the last call
-		}
+		v.Steps[i].forget()
 	}
 	slices.SortFunc(v.Steps, func(a, b ProviderStep) int {
 		return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Step, b.Step), cmp.Compare(a.Route, b.Route))
@@ -303,17 +305,18 @@ func (v *Overview) addReports(rows []db.ReplicaReportsRow) error {
 // overlap is how long before the last report of a replica the one in its place may have started, as in a rolling update.
 const overlap = time.Minute
 
-// unreplaced returns the lost replicas whose orders wait to be taken over, and those in whose place no younger one has
-// started, whether or not that was lost as well. Each replica replaces one.
-func unreplaced(lost []LostReplica, successors []db.ReplicaReportsRow) []LostReplica {
+// replace marks the lost replicas of which no order waits to be taken over, and in whose place a younger one has started,
+// whether or not that was lost as well. Each replica replaces one.
+func replace(lost []LostReplica, successors []db.ReplicaReportsRow) {
 	slices.SortFunc(lost, func(a, b LostReplica) int { return b.At.Compare(a.At) }) // the last has the fewest successors
-	return slices.DeleteFunc(lost, func(l LostReplica) bool {
+	for n := range lost {
+		l := &lost[n]
 		i := slices.IndexFunc(successors, func(s db.ReplicaReportsRow) bool { return s.Since.After(l.since) && s.Since.After(l.At.Add(-overlap)) })
 		if i >= 0 {
 			successors = slices.Delete(successors, i, i+1)
 		}
-		return i >= 0 && l.Orders == 0
-	})
+		l.replaced = i >= 0 && l.Orders == 0
+	}
 }
 
 // addStep adds the step of a replica to the sum of the replicas before.
@@ -340,6 +343,16 @@ func addStep(sum []ProviderStep, step ProviderStep) []ProviderStep {
 		s.WorkedAt = step.WorkedAt
 	}
 	return sum
+}
+
+// forget drops failures that are no outage and after which a call worked at another replica.
+func (s *ProviderStep) forget() {
+	if s.FailedAt == nil || s.WorkedAt == nil || s.WorkedAt.Before(*s.FailedAt) {
+		return
+	}
+	if s.FailingSince == nil || s.Breaker == BreakerStates[0] && s.FailedAt.Sub(*s.FailingSince) < OutageAfter {
+		s.FailingSince, s.FailedAt, s.Failure = nil, nil, ""
+	}
 }
 
 // goesOn reports whether calls of a step still fail at a replica, so that an outage is not over.
@@ -390,13 +403,26 @@ func (r *Reader) followOutages(ctx context.Context, v *Overview) error {
 	for _, row := range rows {
 		v.Ended[row.Of].Outcomes = row
 	}
-	v.Ended = slices.DeleteFunc(v.Ended, func(o Outage) bool {
-		if i := slices.IndexFunc(v.Lost, func(l LostReplica) bool { return l.owner.String() == o.Replica }); i >= 0 {
-			v.Lost[i].TakenOver = o.Outcomes
-		}
-		return o.Replica != "" || o.Waited > 0 && o.Completed == 0
-	})
+	v.Ended = slices.DeleteFunc(v.Ended, func(o Outage) bool { return o.Replica == "" && o.Waited > 0 && o.Completed == 0 })
+	v.dropReplaced()
 	return err
+}
+
+// dropReplaced has what was taken over from a replica be with it while it is lost, and with the outages once another one
+// is in its place. Orders can also be taken over from a replica that was only slow.
+func (v *Overview) dropReplaced() {
+	ended := v.Ended[:0]
+	for _, o := range v.Ended {
+		i := slices.IndexFunc(v.Lost, func(l LostReplica) bool { return l.owner.String() == o.Replica })
+		if i >= 0 {
+			v.Lost[i].TakenOver = o.Outcomes
+			o.Replica, o.Since, o.Steps = v.Lost[i].Name, v.Lost[i].At, []string{}
+		}
+		if o.Replica == "" || i >= 0 && v.Lost[i].replaced {
+			ended = append(ended, o)
+		}
+	}
+	v.Ended, v.Lost = ended, slices.DeleteFunc(v.Lost, func(l LostReplica) bool { return l.replaced })
 }
 
 func (r *Reader) countUnfinished(ctx context.Context, v *Overview, counts map[fsm.State]StatusCount, most int32) error {

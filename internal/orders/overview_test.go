@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"pawl/db"
 	"pawl/fsm"
 	"pawl/test/assert"
@@ -79,8 +81,8 @@ func TestNobodyWaitsForASlowRead(t *testing.T) {
 	assert.Equal(t, background, 3, "reads")
 }
 
-// TestUnreplaced: each younger replica takes the place of one that was lost and has no orders left, unless both have run for long.
-func TestUnreplaced(t *testing.T) {
+// TestReplace: each younger replica takes the place of one that was lost and has no orders left, unless both have run for long.
+func TestReplace(t *testing.T) {
 	t.Parallel()
 	at := func(minute int) time.Time { return time.Unix(int64(60*minute), 0) }
 	for want, starts := range map[string][]int{"": {10, 13}, "a": {0, 15}, "b": {12, 0}, "ba": {0, 9}} {
@@ -88,14 +90,23 @@ func TestUnreplaced(t *testing.T) {
 		for _, start := range starts {
 			replicas = append(replicas, db.ReplicaReportsRow{Since: at(start)})
 		}
-		names := ""
-		for _, lost := range unreplaced([]LostReplica{{Name: "a", At: at(10), since: at(5)}, {Name: "b", At: at(12), since: at(12)}}, replicas) {
-			names += lost.Name
+		names, all := "", []LostReplica{{Name: "a", At: at(10), since: at(5)}, {Name: "b", At: at(12), since: at(12)}}
+		replace(all, replicas)
+		for _, lost := range all {
+			if !lost.replaced {
+				names += lost.Name
+			}
 		}
 		assert.Equal(t, want, names, "lost")
 	}
 	one, next := []LostReplica{{At: at(10), Orders: 1}}, []db.ReplicaReportsRow{{Since: at(10)}}
-	assert.Equal(t, len(unreplaced(one, next)), 1, "its order is not taken over yet")
+	replace(one, next)
+	assert.True(t, !one[0].replaced, "its order is not taken over yet")
+	one = []LostReplica{{Name: "a", replaced: true}, {Name: "b", owner: uuid.Max}}
+	v := Overview{Lost: one, Ended: []Outage{{Step: fsm.Charge}, {Replica: uuid.Nil.String(), Outcomes: Outcomes{Waited: 2}},
+		{Replica: uuid.Max.String(), Outcomes: Outcomes{Waited: 3}}, {Replica: uuid.NewString()}}}
+	v.dropReplaced()
+	assert.True(t, len(v.Lost) == 1 && v.Lost[0].TakenOver.Waited == 3 && len(v.Ended) == 2 && v.Ended[1].Replica == "a" && v.Ended[1].Waited == 2, v.Lost, v.Ended)
 }
 
 // TestJoined: replicas see parts of an outage, and the same orders wait at several of them.

@@ -595,7 +595,7 @@ export interface paths {
         };
         /**
          * Get an overview of the service
-         * @description What is wrong or needs a person, the outages of providers that ended in the last hour, orders by status and by what they wait for, the oldest unfinished order, the replicas, and the provider steps that they have called in the last minute. Replicas report every two seconds. Counts stop at 10000, or where more says so. They are usually at most a second old; if they take long, at is up to five seconds ago, and those of orders that had not been counted for long stop at 1000 of each hold, until all are counted. Needs the role read.
+         * @description What is wrong or needs a person, the outages that ended in the last hour, orders by status and by what they wait for, the oldest unfinished order, the replicas, and the provider steps that they have called in the last minute. Replicas report every two seconds. Counts stop at 10000, or where more says so. They are usually at most a second old; if they take long, at is up to five seconds ago, and those of orders that had not been counted for long stop at 1000 of each hold, until all are counted. Needs the role read.
          */
         get: operations["getOverview"];
         put?: never;
@@ -1592,19 +1592,21 @@ export interface components {
             detail?: string;
             /** @description The host that failed. */
             host?: string;
+            /** @description A replica that was lost, before another one started in its place. Absent: a provider failed. */
+            replica?: string;
             /**
              * Format: date-time
-             * @description When the first of the calls failed that failed in a row until the circuit breaker opened. If calls fail again within ten seconds, before three have worked, it is the same outage.
+             * @description When the first of the calls failed that failed in a row until the circuit breaker opened. If calls fail again within ten seconds, before three have worked, it is the same outage. Of a replica: when it reported last.
              */
             since: string;
-            /** @description At which steps. A route of a charge follows it after a space. */
+            /** @description At which steps the provider failed. A route of a charge follows it after a space. */
             steps: string[];
             /**
              * Format: date-time
-             * @description When the first call worked again.
+             * @description When the first call worked again. Of a replica: when its last order was taken over.
              */
             until: string;
-            /** @description The orders that waited for the steps meanwhile. */
+            /** @description The orders that waited for the steps meanwhile, or were taken over from the replica. */
             waited: components["schemas"]["Outcomes"];
         };
         Erasure: {
@@ -2375,7 +2377,7 @@ export interface components {
              * @description Orders that the replicas finish per second.
              */
             ordersPerSecond: number;
-            /** @description Outages of providers that ended in the last hour, of steps that do not fail now; the last one first. */
+            /** @description Outages of providers that ended in the last hour, of steps that do not fail now, and of replicas whose orders were taken over; the last one first. */
             outages: components["schemas"]["EndedOutage"][];
             /**
              * Format: double
@@ -3884,7 +3886,7 @@ export interface operations {
                      *           "status": "pending",
                      *           "amount": "700.00",
                      *           "currency": "USD",
-                     *           "createdAt": "2026-11-28T09:53:41.187873Z",
+                     *           "createdAt": "2026-11-28T10:31:04.71438Z",
                      *           "item": "widget",
                      *           "quantity": 1,
                      *           "charge": {
@@ -3899,7 +3901,7 @@ export interface operations {
                      *           "detail": "the order is completed. Only an order that goes on by itself can be paused.",
                      *           "amount": "99.99",
                      *           "currency": "USD",
-                     *           "createdAt": "2026-11-28T09:53:41.090562Z",
+                     *           "createdAt": "2026-11-28T10:31:04.628243Z",
                      *           "customerId": "customer-9",
                      *           "item": "widget",
                      *           "quantity": 1,
@@ -4009,10 +4011,10 @@ export interface operations {
                      *       "erasures": [
                      *         {
                      *           "number": 1,
-                     *           "pseudonym": "erased_4672e4cb738441398a70f43f64df572a",
+                     *           "pseudonym": "erased_4694e003129e4376848c3a68590518be",
                      *           "orders": 1,
-                     *           "requestedAt": "2026-11-28T09:53:43.412415Z",
-                     *           "finishedAt": "2026-11-28T09:53:43.412415Z",
+                     *           "requestedAt": "2026-11-28T10:31:06.97706Z",
+                     *           "finishedAt": "2026-11-28T10:31:06.97706Z",
                      *           "actor": "local",
                      *           "reason": "request 4711 of 2026-11-26",
                      *           "requestId": "erasure-4711",
@@ -4077,10 +4079,10 @@ export interface operations {
                     /**
                      * @example {
                      *       "number": 1,
-                     *       "pseudonym": "erased_4672e4cb738441398a70f43f64df572a",
+                     *       "pseudonym": "erased_4694e003129e4376848c3a68590518be",
                      *       "orders": 1,
-                     *       "requestedAt": "2026-11-28T09:53:43.412415Z",
-                     *       "finishedAt": "2026-11-28T09:53:43.412415Z",
+                     *       "requestedAt": "2026-11-28T10:31:06.97706Z",
+                     *       "finishedAt": "2026-11-28T10:31:06.97706Z",
                      *       "actor": "local",
                      *       "reason": "request 4711 of 2026-11-26",
                      *       "requestId": "erasure-4711",
@@ -4139,8 +4141,8 @@ export interface operations {
                      *           "code": "out_of_stock",
                      *           "orders": 1,
                      *           "more": false,
-                     *           "firstAt": "2026-11-28T09:53:41.141514Z",
-                     *           "lastAt": "2026-11-28T09:53:41.141514Z",
+                     *           "firstAt": "2026-11-28T10:31:04.67804Z",
+                     *           "lastAt": "2026-11-28T10:31:04.67804Z",
                      *           "example": {
                      *             "orderId": "order-124"
                      *           },
@@ -4204,10 +4206,10 @@ export interface operations {
                      * @example {
                      *       "events": [
                      *         {
-                     *           "id": "stk_8ac140ceb6ca8d6e_1_6615326c8096c",
-                     *           "cursor": "29930994.1",
+                     *           "id": "stk_8ac140ceb6ca8d6e_1_66153ac81b5d6",
+                     *           "cursor": "29931031.1",
                      *           "type": "stock.set",
-                     *           "timestamp": "2026-11-28T09:53:41.087596Z",
+                     *           "timestamp": "2026-11-28T10:31:04.625622Z",
                      *           "data": {
                      *             "item": "widget",
                      *             "version": 1,
@@ -4217,7 +4219,7 @@ export interface operations {
                      *           }
                      *         }
                      *       ],
-                     *       "nextCursor": "29930994.1",
+                     *       "nextCursor": "29931031.1",
                      *       "more": true
                      *     }
                      */
@@ -4488,7 +4490,7 @@ export interface operations {
                      *           "kind": "adjustment",
                      *           "change": 1,
                      *           "onHand": 1,
-                     *           "at": "2026-11-28T09:53:41.134062Z",
+                     *           "at": "2026-11-28T10:31:04.670654Z",
                      *           "actor": "local",
                      *           "reason": "delivery",
                      *           "requestId": "delivery-1"
@@ -4642,14 +4644,14 @@ export interface operations {
                      * @example {
                      *       "movements": [
                      *         {
-                     *           "at": "2026-11-28T09:53:41.115572Z",
+                     *           "at": "2026-11-28T10:31:04.655745Z",
                      *           "orderId": "order-123",
                      *           "kind": "refund",
                      *           "amount": "-9.99",
                      *           "currency": "USD"
                      *         },
                      *         {
-                     *           "at": "2026-11-28T09:53:41.09501Z",
+                     *           "at": "2026-11-28T10:31:04.632576Z",
                      *           "orderId": "order-123",
                      *           "kind": "charge",
                      *           "amount": "99.99",
@@ -4762,7 +4764,7 @@ export interface operations {
                      *           "quantity": 1,
                      *           "generation": 0,
                      *           "seq": 5,
-                     *           "createdAt": "2026-11-28T09:53:41.249822Z",
+                     *           "createdAt": "2026-11-28T10:31:04.768938Z",
                      *           "policy": 2,
                      *           "route": "cards",
                      *           "calls": 2,
@@ -4848,8 +4850,8 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 4,
-                     *       "createdAt": "2026-11-28T09:53:41.090562Z",
-                     *       "finishedAt": "2026-11-28T09:53:41.098758Z",
+                     *       "createdAt": "2026-11-28T10:31:04.628243Z",
+                     *       "finishedAt": "2026-11-28T10:31:04.634378Z",
                      *       "customerId": "customer-9",
                      *       "allowedActions": [
                      *         "refund"
@@ -4935,8 +4937,8 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 4,
-                     *       "createdAt": "2026-11-28T09:53:41.090562Z",
-                     *       "finishedAt": "2026-11-28T09:53:41.098758Z",
+                     *       "createdAt": "2026-11-28T10:31:04.628243Z",
+                     *       "finishedAt": "2026-11-28T10:31:04.634378Z",
                      *       "customerId": "customer-9",
                      *       "allowedActions": [
                      *         "refund"
@@ -5024,10 +5026,10 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 6,
-                     *       "createdAt": "2026-11-28T09:53:41.17702Z",
-                     *       "finishedAt": "2026-11-28T09:53:41.196402Z",
+                     *       "createdAt": "2026-11-28T10:31:04.711436Z",
+                     *       "finishedAt": "2026-11-28T10:31:04.720094Z",
                      *       "policy": 1,
-                     *       "approvalUntil": "2026-11-29T09:53:41.17702Z",
+                     *       "approvalUntil": "2026-11-29T10:31:04.711436Z",
                      *       "allowedActions": [
                      *         "refund"
                      *       ]
@@ -5104,8 +5106,8 @@ export interface operations {
                      *           "route": "later",
                      *           "policy": 2,
                      *           "fence": 1,
-                     *           "startedAt": "2026-11-28T09:53:43.374853Z",
-                     *           "finishedAt": "2026-11-28T09:53:43.375788Z",
+                     *           "startedAt": "2026-11-28T10:31:06.91041Z",
+                     *           "finishedAt": "2026-11-28T10:31:06.920224Z",
                      *           "outcome": "done",
                      *           "reference": "ch_order-602"
                      *         }
@@ -5186,10 +5188,10 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 6,
-                     *       "createdAt": "2026-11-28T09:53:41.186935Z",
-                     *       "finishedAt": "2026-11-28T09:53:41.209469Z",
+                     *       "createdAt": "2026-11-28T10:31:04.713697Z",
+                     *       "finishedAt": "2026-11-28T10:31:04.732326Z",
                      *       "policy": 1,
-                     *       "approvalUntil": "2026-11-29T09:53:41.186935Z",
+                     *       "approvalUntil": "2026-11-29T10:31:04.713697Z",
                      *       "stopRequested": "cancel",
                      *       "allowedActions": []
                      *     }
@@ -5290,15 +5292,15 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 7,
-                     *       "createdAt": "2026-11-28T09:53:43.374853Z",
-                     *       "finishedAt": "2026-11-28T09:53:43.376651Z",
+                     *       "createdAt": "2026-11-28T10:31:06.91041Z",
+                     *       "finishedAt": "2026-11-28T10:31:06.921787Z",
                      *       "policy": 2,
                      *       "route": "later",
                      *       "calls": 1,
                      *       "authorized": "99.99",
                      *       "captured": "40.00",
                      *       "voided": "0.00",
-                     *       "captureBy": "2026-12-05T09:53:43.375788Z",
+                     *       "captureBy": "2026-12-05T10:31:06.920224Z",
                      *       "captures": [
                      *         {
                      *           "number": 1,
@@ -5306,8 +5308,8 @@ export interface operations {
                      *           "amount": "40.00",
                      *           "reason": "parcel 1 of 2",
                      *           "requestId": "parcel-1",
-                     *           "createdAt": "2026-11-28T09:53:43.381367Z",
-                     *           "finishedAt": "2026-11-28T09:53:43.386634Z",
+                     *           "createdAt": "2026-11-28T10:31:06.927802Z",
+                     *           "finishedAt": "2026-11-28T10:31:06.935851Z",
                      *           "reference": "ch_order-602"
                      *         }
                      *       ],
@@ -5378,14 +5380,14 @@ export interface operations {
                      *         {
                      *           "endpointId": "whe_1",
                      *           "delivery": 55,
-                     *           "eventId": "evt_11_10_6615326eb432f",
+                     *           "eventId": "evt_11_10_66153aca5124a",
                      *           "type": "order.void_done",
                      *           "orderId": "order-602",
                      *           "state": "delivered",
-                     *           "eventAt": "2026-11-28T09:53:43.396143Z",
-                     *           "createdAt": "2026-11-28T09:53:43.503129Z",
-                     *           "attemptedAt": "2026-11-28T09:53:43.510194Z",
-                     *           "finishedAt": "2026-11-28T09:53:43.510194Z",
+                     *           "eventAt": "2026-11-28T10:31:06.94305Z",
+                     *           "createdAt": "2026-11-28T10:31:07.045615Z",
+                     *           "attemptedAt": "2026-11-28T10:31:07.060042Z",
+                     *           "finishedAt": "2026-11-28T10:31:07.060042Z",
                      *           "attempts": 1,
                      *           "status": 200
                      *         }
@@ -5472,8 +5474,8 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 7,
-                     *       "createdAt": "2026-11-28T09:53:41.218948Z",
-                     *       "finishedAt": "2026-11-28T09:53:41.236541Z",
+                     *       "createdAt": "2026-11-28T10:31:04.751858Z",
+                     *       "finishedAt": "2026-11-28T10:31:04.7628Z",
                      *       "policy": 2,
                      *       "route": "cards",
                      *       "calls": 1,
@@ -5483,7 +5485,7 @@ export interface operations {
                      *           "state": "opened",
                      *           "amount": "99.99",
                      *           "reason": "fraudulent",
-                     *           "at": "2026-11-28T09:53:41.245155Z"
+                     *           "at": "2026-11-28T10:31:04.766125Z"
                      *         }
                      *       ],
                      *       "allowedActions": [
@@ -5584,9 +5586,9 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 2,
-                     *       "createdAt": "2026-11-28T09:53:41.186935Z",
+                     *       "createdAt": "2026-11-28T10:31:04.713697Z",
                      *       "policy": 1,
-                     *       "approvalUntil": "2026-11-29T09:53:41.186935Z",
+                     *       "approvalUntil": "2026-11-29T10:31:04.713697Z",
                      *       "hold": "paused",
                      *       "allowedActions": [
                      *         "cancel",
@@ -5676,8 +5678,8 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 5,
-                     *       "createdAt": "2026-11-28T09:53:41.090562Z",
-                     *       "finishedAt": "2026-11-28T09:53:41.098758Z",
+                     *       "createdAt": "2026-11-28T10:31:04.628243Z",
+                     *       "finishedAt": "2026-11-28T10:31:04.634378Z",
                      *       "customerId": "customer-9",
                      *       "refunded": "9.99",
                      *       "refunds": [
@@ -5687,8 +5689,8 @@ export interface operations {
                      *           "amount": "9.99",
                      *           "reason": "a cup is broken",
                      *           "requestId": "ticket-4712",
-                     *           "createdAt": "2026-11-28T09:53:41.115572Z",
-                     *           "finishedAt": "2026-11-28T09:53:41.115572Z"
+                     *           "createdAt": "2026-11-28T10:31:04.655745Z",
+                     *           "finishedAt": "2026-11-28T10:31:04.655745Z"
                      *         }
                      *       ],
                      *       "allowedActions": [
@@ -5789,10 +5791,10 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 3,
-                     *       "createdAt": "2026-11-28T09:53:41.181888Z",
-                     *       "finishedAt": "2026-11-28T09:53:41.202126Z",
+                     *       "createdAt": "2026-11-28T10:31:04.712853Z",
+                     *       "finishedAt": "2026-11-28T10:31:04.723498Z",
                      *       "policy": 1,
-                     *       "approvalUntil": "2026-11-29T09:53:41.181888Z",
+                     *       "approvalUntil": "2026-11-29T10:31:04.712853Z",
                      *       "stopRequested": "cancel",
                      *       "failure": {
                      *         "code": "rejected"
@@ -5906,13 +5908,13 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 4,
-                     *       "createdAt": "2026-11-28T09:53:41.186935Z",
+                     *       "createdAt": "2026-11-28T10:31:04.713697Z",
                      *       "policy": 1,
-                     *       "approvalUntil": "2026-11-29T09:53:41.186935Z",
+                     *       "approvalUntil": "2026-11-29T10:31:04.713697Z",
                      *       "approvalOnTimeout": "cancel",
                      *       "approvalRule": "amount over 500 USD",
                      *       "hold": "approval",
-                     *       "resumesAt": "2026-11-29T09:53:41.186935Z",
+                     *       "resumesAt": "2026-11-29T10:31:04.713697Z",
                      *       "allowedActions": [
                      *         "cancel",
                      *         "pause",
@@ -6002,8 +6004,8 @@ export interface operations {
                      *       "quantity": 2,
                      *       "generation": 1,
                      *       "seq": 9,
-                     *       "createdAt": "2026-11-28T09:53:41.136132Z",
-                     *       "finishedAt": "2026-11-28T09:53:41.166323Z",
+                     *       "createdAt": "2026-11-28T10:31:04.672955Z",
+                     *       "finishedAt": "2026-11-28T10:31:04.702433Z",
                      *       "allowedActions": [
                      *         "refund"
                      *       ]
@@ -6106,8 +6108,8 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 9,
-                     *       "createdAt": "2026-11-28T09:53:41.249822Z",
-                     *       "finishedAt": "2026-11-28T09:53:43.373322Z",
+                     *       "createdAt": "2026-11-28T10:31:04.768938Z",
+                     *       "finishedAt": "2026-11-28T10:31:06.899944Z",
                      *       "policy": 2,
                      *       "route": "cards",
                      *       "calls": 2,
@@ -6183,7 +6185,7 @@ export interface operations {
                      *           "seq": 1,
                      *           "from": "pending",
                      *           "to": "charging",
-                     *           "at": "2026-11-28T09:53:41.090562Z",
+                     *           "at": "2026-11-28T10:31:04.628243Z",
                      *           "fence": 1,
                      *           "actor": "system"
                      *         },
@@ -6191,7 +6193,7 @@ export interface operations {
                      *           "seq": 2,
                      *           "from": "charging",
                      *           "to": "reserving",
-                     *           "at": "2026-11-28T09:53:41.09501Z",
+                     *           "at": "2026-11-28T10:31:04.632576Z",
                      *           "fence": 1,
                      *           "actor": "system"
                      *         },
@@ -6199,7 +6201,7 @@ export interface operations {
                      *           "seq": 3,
                      *           "from": "reserving",
                      *           "to": "confirming",
-                     *           "at": "2026-11-28T09:53:41.096817Z",
+                     *           "at": "2026-11-28T10:31:04.633403Z",
                      *           "fence": 1,
                      *           "actor": "system"
                      *         },
@@ -6207,7 +6209,7 @@ export interface operations {
                      *           "seq": 4,
                      *           "from": "confirming",
                      *           "to": "completed",
-                     *           "at": "2026-11-28T09:53:41.098758Z",
+                     *           "at": "2026-11-28T10:31:04.634378Z",
                      *           "fence": 1,
                      *           "actor": "system"
                      *         }
@@ -6290,8 +6292,8 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 10,
-                     *       "createdAt": "2026-11-28T09:53:43.374853Z",
-                     *       "finishedAt": "2026-11-28T09:53:43.376651Z",
+                     *       "createdAt": "2026-11-28T10:31:06.91041Z",
+                     *       "finishedAt": "2026-11-28T10:31:06.921787Z",
                      *       "policy": 2,
                      *       "route": "later",
                      *       "calls": 1,
@@ -6305,8 +6307,8 @@ export interface operations {
                      *           "amount": "40.00",
                      *           "reason": "parcel 1 of 2",
                      *           "requestId": "parcel-1",
-                     *           "createdAt": "2026-11-28T09:53:43.381367Z",
-                     *           "finishedAt": "2026-11-28T09:53:43.386634Z",
+                     *           "createdAt": "2026-11-28T10:31:06.927802Z",
+                     *           "finishedAt": "2026-11-28T10:31:06.935851Z",
                      *           "reference": "ch_order-602"
                      *         }
                      *       ],
@@ -6317,8 +6319,8 @@ export interface operations {
                      *           "amount": "59.99",
                      *           "reason": "the rest is sold out",
                      *           "requestId": "rest",
-                     *           "createdAt": "2026-11-28T09:53:43.392203Z",
-                     *           "finishedAt": "2026-11-28T09:53:43.396143Z",
+                     *           "createdAt": "2026-11-28T10:31:06.939871Z",
+                     *           "finishedAt": "2026-11-28T10:31:06.94305Z",
                      *           "reference": "ch_order-602"
                      *         }
                      *       ],
@@ -6377,14 +6379,27 @@ export interface operations {
                 content: {
                     /**
                      * @example {
-                     *       "at": "2026-11-28T09:53:43.356774746Z",
+                     *       "at": "2026-11-28T10:31:06.876053131Z",
                      *       "incidents": [
+                     *         {
+                     *           "kind": "provider_failing",
+                     *           "step": "charge",
+                     *           "route": "cards",
+                     *           "policy": 2,
+                     *           "host": "shop.example",
+                     *           "detail": "HTTP 503",
+                     *           "since": "2026-11-28T10:31:04.770459553Z",
+                     *           "orders": 0,
+                     *           "more": false,
+                     *           "failedAt": "2026-11-28T10:31:04.781576475Z",
+                     *           "totals": []
+                     *         },
                      *         {
                      *           "kind": "attention",
                      *           "step": "charge",
                      *           "status": "charging",
                      *           "reason": "retries_exhausted",
-                     *           "since": "2026-11-28T09:53:41.249822Z",
+                     *           "since": "2026-11-28T10:31:04.768938Z",
                      *           "orders": 1,
                      *           "more": false,
                      *           "totals": [
@@ -6398,7 +6413,7 @@ export interface operations {
                      *         {
                      *           "kind": "approval",
                      *           "status": "pending",
-                     *           "since": "2026-11-28T09:53:41.188554Z",
+                     *           "since": "2026-11-28T10:31:04.714907Z",
                      *           "orders": 1,
                      *           "more": false,
                      *           "totals": [
@@ -6411,7 +6426,7 @@ export interface operations {
                      *         }
                      *       ],
                      *       "outages": [],
-                     *       "ordersPerSecond": 3.583201200912135,
+                     *       "ordersPerSecond": 3.096166552285502,
                      *       "statuses": [
                      *         {
                      *           "status": "pending",
@@ -6488,26 +6503,26 @@ export interface operations {
                      *           "hold": "approval",
                      *           "orders": 1,
                      *           "more": false,
-                     *           "longestSeconds": 2.169044
+                     *           "longestSeconds": 2.161289
                      *         },
                      *         {
                      *           "hold": "paused",
                      *           "orders": 1,
                      *           "more": false,
-                     *           "longestSeconds": 2.145277
+                     *           "longestSeconds": 2.135342
                      *         },
                      *         {
                      *           "hold": "attention",
                      *           "orders": 1,
                      *           "more": false,
-                     *           "longestSeconds": 2.093499
+                     *           "longestSeconds": 2.094513
                      *         }
                      *       ],
                      *       "oldest": {
                      *         "orderId": "order-503",
                      *         "status": "pending",
                      *         "hold": "paused",
-                     *         "createdAt": "2026-11-28T09:53:41.187873Z"
+                     *         "createdAt": "2026-11-28T10:31:04.71438Z"
                      *       },
                      *       "overdueSeconds": 0,
                      *       "lateUndos": 0,
@@ -6527,7 +6542,7 @@ export interface operations {
                      *         {
                      *           "name": "pawl-0:7",
                      *           "connections": 0,
-                     *           "since": "2026-11-28T09:53:40.945725Z"
+                     *           "since": "2026-11-28T10:31:04.485597Z"
                      *         }
                      *       ],
                      *       "providerSteps": [
@@ -6539,8 +6554,9 @@ export interface operations {
                      *           "inFlight": 0,
                      *           "queued": 0,
                      *           "retrying": 0,
+                     *           "failingSince": "2026-11-28T10:31:04.770459553Z",
                      *           "host": "shop.example",
-                     *           "failedAt": "2026-11-28T09:53:41.263919598Z",
+                     *           "failedAt": "2026-11-28T10:31:04.781576475Z",
                      *           "failure": "HTTP 503"
                      *         }
                      *       ]
@@ -6585,9 +6601,9 @@ export interface operations {
                      *         {
                      *           "version": 1,
                      *           "active": true,
-                     *           "createdAt": "2026-11-28T09:53:41.170191Z",
+                     *           "createdAt": "2026-11-28T10:31:04.705793Z",
                      *           "createdBy": "local",
-                     *           "activatedAt": "2026-11-28T09:53:41.172158Z",
+                     *           "activatedAt": "2026-11-28T10:31:04.708183Z",
                      *           "activatedBy": "local",
                      *           "reason": "agreed with finance",
                      *           "steps": {
@@ -6692,9 +6708,9 @@ export interface operations {
                      * @example {
                      *       "version": 1,
                      *       "active": true,
-                     *       "createdAt": "2026-11-28T09:53:41.170191Z",
+                     *       "createdAt": "2026-11-28T10:31:04.705793Z",
                      *       "createdBy": "local",
-                     *       "activatedAt": "2026-11-28T09:53:41.172158Z",
+                     *       "activatedAt": "2026-11-28T10:31:04.708183Z",
                      *       "activatedBy": "local",
                      *       "reason": "agreed with finance",
                      *       "steps": {
@@ -6758,9 +6774,9 @@ export interface operations {
                      * @example {
                      *       "version": 1,
                      *       "active": true,
-                     *       "createdAt": "2026-11-28T09:53:41.170191Z",
+                     *       "createdAt": "2026-11-28T10:31:04.705793Z",
                      *       "createdBy": "local",
-                     *       "activatedAt": "2026-11-28T09:53:41.172158Z",
+                     *       "activatedAt": "2026-11-28T10:31:04.708183Z",
                      *       "activatedBy": "local",
                      *       "reason": "agreed with finance",
                      *       "steps": {
@@ -6833,7 +6849,7 @@ export interface operations {
                      *           "amount": "9.99",
                      *           "currency": "USD",
                      *           "verb": "refund",
-                     *           "at": "2026-11-28T09:53:41.115572Z",
+                     *           "at": "2026-11-28T10:31:04.655745Z",
                      *           "actor": "local",
                      *           "reason": "a cup is broken"
                      *         }
@@ -6874,15 +6890,15 @@ export interface operations {
                     /**
                      * @example {
                      *       "state": "done",
-                     *       "startedAt": "2026-11-28T09:53:43.429583Z",
+                     *       "startedAt": "2026-11-28T10:31:06.996692Z",
                      *       "startedBy": "local",
                      *       "done": 13,
                      *       "total": 13,
                      *       "report": {
                      *         "number": 1,
-                     *         "finishedAt": "2026-11-28T09:53:43.579835Z",
+                     *         "finishedAt": "2026-11-28T10:31:07.193165Z",
                      *         "startedBy": "local",
-                     *         "seconds": 0.149450231,
+                     *         "seconds": 0.195283724,
                      *         "right": true,
                      *         "checks": [
                      *           {
@@ -7126,7 +7142,7 @@ export interface operations {
                     /**
                      * @example {
                      *       "state": "running",
-                     *       "startedAt": "2026-11-28T09:53:43.429583Z",
+                     *       "startedAt": "2026-11-28T10:31:06.996692Z",
                      *       "startedBy": "local",
                      *       "done": 0,
                      *       "total": 0
@@ -7170,9 +7186,9 @@ export interface operations {
                      *         {
                      *           "number": 1,
                      *           "state": "done",
-                     *           "startedAt": "2026-11-28T09:53:43.429583Z",
+                     *           "startedAt": "2026-11-28T10:31:06.996692Z",
                      *           "startedBy": "local",
-                     *           "finishedAt": "2026-11-28T09:53:43.579835Z",
+                     *           "finishedAt": "2026-11-28T10:31:07.193165Z",
                      *           "compared": false,
                      *           "others": 0,
                      *           "wrong": []
@@ -7218,9 +7234,9 @@ export interface operations {
                     /**
                      * @example {
                      *       "number": 1,
-                     *       "finishedAt": "2026-11-28T09:53:43.579835Z",
+                     *       "finishedAt": "2026-11-28T10:31:07.193165Z",
                      *       "startedBy": "local",
-                     *       "seconds": 0.149450231,
+                     *       "seconds": 0.195283724,
                      *       "right": true,
                      *       "checks": [
                      *         {
@@ -7473,7 +7489,7 @@ export interface operations {
                      *           "eventNo": 62,
                      *           "undelivered": 0,
                      *           "version": 1,
-                     *           "createdAt": "2026-11-28T09:53:41.084367Z",
+                     *           "createdAt": "2026-11-28T10:31:04.623408Z",
                      *           "createdBy": "local"
                      *         }
                      *       ]
@@ -7535,9 +7551,9 @@ export interface operations {
                      *       "failures": 0,
                      *       "eventNo": 0,
                      *       "version": 1,
-                     *       "createdAt": "2026-11-28T09:53:41.084367Z",
+                     *       "createdAt": "2026-11-28T10:31:04.623408Z",
                      *       "createdBy": "local",
-                     *       "secret": "whsec_9oXfU8dmg7fVFVKDA/6cChF8+UfCpXW/Yn5RjsVHxJU="
+                     *       "secret": "whsec_QX1yd9PwbkATrPrUgX7RLUj7X4D9bxBNSijzAUvQ3ng="
                      *     }
                      */
                     "application/json": components["schemas"]["WebhookEndpoint"];
@@ -7588,7 +7604,7 @@ export interface operations {
                      *       "eventNo": 62,
                      *       "undelivered": 0,
                      *       "version": 1,
-                     *       "createdAt": "2026-11-28T09:53:41.084367Z",
+                     *       "createdAt": "2026-11-28T10:31:04.623408Z",
                      *       "createdBy": "local"
                      *     }
                      */
@@ -7656,7 +7672,7 @@ export interface operations {
                      *       "failures": 0,
                      *       "eventNo": 62,
                      *       "version": 2,
-                     *       "createdAt": "2026-11-28T09:53:41.084367Z",
+                     *       "createdAt": "2026-11-28T10:31:04.623408Z",
                      *       "createdBy": "local"
                      *     }
                      */
@@ -7747,14 +7763,14 @@ export interface operations {
                      *         {
                      *           "endpointId": "whe_1",
                      *           "delivery": 55,
-                     *           "eventId": "evt_11_10_6615326eb432f",
+                     *           "eventId": "evt_11_10_66153aca5124a",
                      *           "type": "order.void_done",
                      *           "orderId": "order-602",
                      *           "state": "delivered",
-                     *           "eventAt": "2026-11-28T09:53:43.396143Z",
-                     *           "createdAt": "2026-11-28T09:53:43.503129Z",
-                     *           "attemptedAt": "2026-11-28T09:53:43.510194Z",
-                     *           "finishedAt": "2026-11-28T09:53:43.510194Z",
+                     *           "eventAt": "2026-11-28T10:31:06.94305Z",
+                     *           "createdAt": "2026-11-28T10:31:07.045615Z",
+                     *           "attemptedAt": "2026-11-28T10:31:07.060042Z",
+                     *           "finishedAt": "2026-11-28T10:31:07.060042Z",
                      *           "attempts": 1,
                      *           "status": 200
                      *         }
@@ -7799,19 +7815,19 @@ export interface operations {
                      * @example {
                      *       "endpointId": "whe_1",
                      *       "delivery": 55,
-                     *       "eventId": "evt_11_10_6615326eb432f",
+                     *       "eventId": "evt_11_10_66153aca5124a",
                      *       "type": "order.void_done",
                      *       "orderId": "order-602",
                      *       "state": "delivered",
-                     *       "eventAt": "2026-11-28T09:53:43.396143Z",
-                     *       "createdAt": "2026-11-28T09:53:43.503129Z",
-                     *       "attemptedAt": "2026-11-28T09:53:43.510194Z",
-                     *       "finishedAt": "2026-11-28T09:53:43.510194Z",
+                     *       "eventAt": "2026-11-28T10:31:06.94305Z",
+                     *       "createdAt": "2026-11-28T10:31:07.045615Z",
+                     *       "attemptedAt": "2026-11-28T10:31:07.060042Z",
+                     *       "finishedAt": "2026-11-28T10:31:07.060042Z",
                      *       "attempts": 1,
                      *       "status": 200,
                      *       "log": [
                      *         {
-                     *           "at": "2026-11-28T09:53:43.510124329Z",
+                     *           "at": "2026-11-28T10:31:07.05955138Z",
                      *           "status": 200,
                      *           "latencyMs": 0,
                      *           "answer": "{\"received\":true}"
@@ -7871,19 +7887,19 @@ export interface operations {
                      * @example {
                      *       "endpointId": "whe_1",
                      *       "delivery": 55,
-                     *       "eventId": "evt_11_10_6615326eb432f",
+                     *       "eventId": "evt_11_10_66153aca5124a",
                      *       "type": "order.void_done",
                      *       "orderId": "order-602",
                      *       "state": "pending",
-                     *       "eventAt": "2026-11-28T09:53:43.396143Z",
-                     *       "createdAt": "2026-11-28T09:53:43.503129Z",
-                     *       "dueAt": "2026-11-28T09:53:43.614187Z",
-                     *       "attemptedAt": "2026-11-28T09:53:43.510194Z",
+                     *       "eventAt": "2026-11-28T10:31:06.94305Z",
+                     *       "createdAt": "2026-11-28T10:31:07.045615Z",
+                     *       "dueAt": "2026-11-28T10:31:07.250657Z",
+                     *       "attemptedAt": "2026-11-28T10:31:07.060042Z",
                      *       "attempts": 0,
                      *       "status": 200,
                      *       "log": [
                      *         {
-                     *           "at": "2026-11-28T09:53:43.510124329Z",
+                     *           "at": "2026-11-28T10:31:07.05955138Z",
                      *           "status": 200,
                      *           "latencyMs": 0,
                      *           "answer": "{\"received\":true}"
@@ -7891,7 +7907,7 @@ export interface operations {
                      *       ],
                      *       "changes": [
                      *         {
-                     *           "at": "2026-11-28T09:53:43.614187Z",
+                     *           "at": "2026-11-28T10:31:07.250657Z",
                      *           "verb": "resent",
                      *           "actor": "local",
                      *           "reason": "the shop lost it"
@@ -7955,38 +7971,38 @@ export interface operations {
                      * @example {
                      *       "endpointId": "whe_1",
                      *       "delivery": 55,
-                     *       "eventId": "evt_11_10_6615326eb432f",
+                     *       "eventId": "evt_11_10_66153aca5124a",
                      *       "type": "order.void_done",
                      *       "orderId": "order-602",
                      *       "state": "skipped",
-                     *       "eventAt": "2026-11-28T09:53:43.396143Z",
-                     *       "createdAt": "2026-11-28T09:53:43.503129Z",
-                     *       "attemptedAt": "2026-11-28T09:53:43.704549Z",
-                     *       "finishedAt": "2026-11-28T09:53:43.720922Z",
+                     *       "eventAt": "2026-11-28T10:31:06.94305Z",
+                     *       "createdAt": "2026-11-28T10:31:07.045615Z",
+                     *       "attemptedAt": "2026-11-28T10:31:07.347563Z",
+                     *       "finishedAt": "2026-11-28T10:31:07.357951Z",
                      *       "attempts": 1,
                      *       "status": 503,
                      *       "log": [
                      *         {
-                     *           "at": "2026-11-28T09:53:43.510124329Z",
+                     *           "at": "2026-11-28T10:31:07.05955138Z",
                      *           "status": 200,
                      *           "latencyMs": 0,
                      *           "answer": "{\"received\":true}"
                      *         },
                      *         {
-                     *           "at": "2026-11-28T09:53:43.704282613Z",
+                     *           "at": "2026-11-28T10:31:07.347236151Z",
                      *           "status": 503,
                      *           "latencyMs": 0
                      *         }
                      *       ],
                      *       "changes": [
                      *         {
-                     *           "at": "2026-11-28T09:53:43.614187Z",
+                     *           "at": "2026-11-28T10:31:07.250657Z",
                      *           "verb": "resent",
                      *           "actor": "local",
                      *           "reason": "the shop lost it"
                      *         },
                      *         {
-                     *           "at": "2026-11-28T09:53:43.720922Z",
+                     *           "at": "2026-11-28T10:31:07.357951Z",
                      *           "verb": "skipped",
                      *           "actor": "local",
                      *           "reason": "entered by hand"
@@ -8055,20 +8071,20 @@ export interface operations {
                      *         "order.refund_failed"
                      *       ],
                      *       "state": "disabled",
-                     *       "disabledAt": "2026-11-28T09:53:43.726515Z",
+                     *       "disabledAt": "2026-11-28T10:31:07.366489Z",
                      *       "disabledReason": "by local: maintenance of the shop",
                      *       "failures": 1,
-                     *       "failingSince": "2026-11-28T09:53:43.704549Z",
+                     *       "failingSince": "2026-11-28T10:31:07.347563Z",
                      *       "lastFailure": {
-                     *         "at": "2026-11-28T09:53:43.704282613Z",
+                     *         "at": "2026-11-28T10:31:07.347236151Z",
                      *         "status": 503,
                      *         "latencyMs": 0
                      *       },
                      *       "eventNo": 62,
                      *       "version": 4,
-                     *       "createdAt": "2026-11-28T09:53:41.084367Z",
+                     *       "createdAt": "2026-11-28T10:31:04.623408Z",
                      *       "createdBy": "local",
-                     *       "previousSecretUntil": "2026-11-29T09:53:43.725421Z"
+                     *       "previousSecretUntil": "2026-11-29T10:31:07.364898Z"
                      *     }
                      */
                     "application/json": components["schemas"]["WebhookEndpoint"];
@@ -8134,9 +8150,9 @@ export interface operations {
                      *       "failures": 0,
                      *       "eventNo": 62,
                      *       "version": 5,
-                     *       "createdAt": "2026-11-28T09:53:41.084367Z",
+                     *       "createdAt": "2026-11-28T10:31:04.623408Z",
                      *       "createdBy": "local",
-                     *       "previousSecretUntil": "2026-11-29T09:53:43.725421Z"
+                     *       "previousSecretUntil": "2026-11-29T10:31:07.364898Z"
                      *     }
                      */
                     "application/json": components["schemas"]["WebhookEndpoint"];
@@ -8257,19 +8273,19 @@ export interface operations {
                      *       ],
                      *       "state": "enabled",
                      *       "failures": 1,
-                     *       "failingSince": "2026-11-28T09:53:43.704549Z",
-                     *       "disablesAt": "2026-12-03T09:53:43.704549Z",
+                     *       "failingSince": "2026-11-28T10:31:07.347563Z",
+                     *       "disablesAt": "2026-12-03T10:31:07.347563Z",
                      *       "lastFailure": {
-                     *         "at": "2026-11-28T09:53:43.704282613Z",
+                     *         "at": "2026-11-28T10:31:07.347236151Z",
                      *         "status": 503,
                      *         "latencyMs": 0
                      *       },
                      *       "eventNo": 62,
                      *       "version": 3,
-                     *       "createdAt": "2026-11-28T09:53:41.084367Z",
+                     *       "createdAt": "2026-11-28T10:31:04.623408Z",
                      *       "createdBy": "local",
-                     *       "secret": "whsec_T1uPBKDVe6nlUQFnoMkdBtRkQ1u0C3ULOcy1fQms/Jg=",
-                     *       "previousSecretUntil": "2026-11-29T09:53:43.725421Z"
+                     *       "secret": "whsec_++l0R17ev1ZOfeq+x9BgmGSJvGRfQVcQKd8tHm+m6Ws=",
+                     *       "previousSecretUntil": "2026-11-29T10:31:07.364898Z"
                      *     }
                      */
                     "application/json": components["schemas"]["WebhookEndpoint"];
@@ -8310,8 +8326,8 @@ export interface operations {
                     /**
                      * @example {
                      *       "delivered": true,
-                     *       "eventId": "evt_test_h77sttlh7dtorfi2n3fqjxrzjo",
-                     *       "at": "2026-11-28T09:53:43.610262425Z",
+                     *       "eventId": "evt_test_vont7wtawxvq24fhgitlnpl5g7",
+                     *       "at": "2026-11-28T10:31:07.243470262Z",
                      *       "status": 200,
                      *       "latencyMs": 0,
                      *       "answer": "{\"received\":true}"

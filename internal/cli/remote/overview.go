@@ -23,6 +23,10 @@ func overviewCommand() *cobra.Command {
 		found, err := s.GetOverview(ctx)
 		return show(s, found, err, func(o *client.Overview) error {
 			for _, over := range o.Outages {
+				if over.Replica != "" {
+					fmt.Fprintf(s.out, "%s was lost at %s, and another replica has started in its place. Orders that were taken over: %s.\n", over.Replica, moment(over.Since), outcomes(&over.Waited))
+					continue
+				}
 				fmt.Fprintf(s.out, "%s works again since %s, after failing for %s. Orders that waited: %s.\n",
 					strings.Join(over.Steps, ", "), moment(over.Until), over.Until.Sub(over.Since).Round(time.Second), outcomes(&over.Waited))
 			}
