@@ -96,7 +96,7 @@ const shareTimeout = 5 * time.Second
 // needs a place. Without one, or after shareTimeout, it fails with overloaded.
 func (s *shares) take(ctx context.Context, w http.ResponseWriter, r *http.Request, n int64) (release func(), err error) {
 	at := payerOf(w)
-	if release := s.tryAcquire(at, n); release != nil {
+	if release := s.get(at, n, func(from *semaphore.Weighted) bool { return from.TryAcquire(n) }); release != nil {
 		return release, nil
 	}
 	place, ok := placeToWait(w, r)
@@ -111,40 +111,28 @@ func (s *shares) take(ctx context.Context, w http.ResponseWriter, r *http.Reques
 
 // acquire waits for a share of at most half, and returns the function that releases it.
 func (s *shares) acquire(ctx context.Context, by payer, n int64) (release func(), err error) {
-	own := s.enter(by)
-	if own.Acquire(ctx, n) != nil {
-		s.leave(by, own)
+	if release = s.get(by, n, func(from *semaphore.Weighted) bool { return from.Acquire(ctx, n) == nil }); release == nil {
 		return nil, newProblem("overloaded", "")
 	}
-	if s.all.Acquire(ctx, n) != nil {
-		own.Release(n)
-		s.leave(by, own)
-		return nil, newProblem("overloaded", "")
-	}
-	return s.releasing(by, own, n), nil
+	return release, nil
 }
 
-// tryAcquire is acquire without waiting. It returns nil if the share is not available.
-func (s *shares) tryAcquire(by payer, n int64) (release func()) {
+// get gets a share, first of the caller's half and then of all, or returns nil if it does not get one of them.
+func (s *shares) get(by payer, n int64, from func(*semaphore.Weighted) bool) (release func()) {
 	own := s.enter(by)
-	if !own.TryAcquire(n) {
-		s.leave(by, own)
-		return nil
-	}
-	if !s.all.TryAcquire(n) {
+	switch {
+	case !from(own.Weighted):
+	case !from(s.all):
 		own.Release(n)
-		s.leave(by, own)
-		return nil
+	default:
+		return sync.OnceFunc(func() {
+			s.all.Release(n)
+			own.Release(n)
+			s.leave(by, own)
+		})
 	}
-	return s.releasing(by, own, n)
-}
-
-func (s *shares) releasing(by payer, own *share, n int64) func() {
-	return sync.OnceFunc(func() {
-		s.all.Release(n)
-		own.Release(n)
-		s.leave(by, own)
-	})
+	s.leave(by, own)
+	return nil
 }
 
 func (s *shares) enter(by payer) *share {
