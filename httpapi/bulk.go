@@ -7,12 +7,10 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
-	"github.com/govalues/decimal"
 
 	"pawl/engine"
 	"pawl/fsm"
@@ -89,13 +87,7 @@ func (out *bulkOutcome) add(r *engine.BulkResult) {
 	if r.Refund != nil {
 		amount = r.Refund.Amount
 	}
-	i := slices.IndexFunc(out.Totals, func(t currencyTotal) bool { return t.Currency == r.Order.Currency })
-	if i < 0 {
-		i, out.Totals = len(out.Totals), append(out.Totals, currencyTotal{Currency: r.Order.Currency})
-	}
-	t := &out.Totals[i]
-	sum, _ := t.sum.Add(amount) // at most BulkMost amounts
-	t.Orders, t.sum, t.Amount = t.Orders+1, sum, sum.String()
+	out.Totals = addAmount(out.Totals, currencyTotal{r.Order.Currency, 1, amount.String()})
 }
 
 // readRefunds reads what a bulk refund is about. Nothing is refunded if any amount is faulty.
@@ -212,8 +204,6 @@ type currencyTotal struct {
 	Currency string `json:"currency" doc:"ISO 4217."`
 	Orders   int    `json:"orders" minimum:"1"`
 	Amount   string `json:"amount" pattern:"^[0-9]+([.][0-9]+)?$" doc:"The sum of the orders, or of their refunds."`
-
-	sum decimal.Decimal
 }
 
 type bulkResult struct {

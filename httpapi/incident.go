@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math/big"
 	"slices"
 	"strings"
 	"time"
 
 	"pawl/fsm"
+	"pawl/internal/books"
 	"pawl/internal/orders"
 	"pawl/internal/webhooks"
 )
@@ -80,12 +80,7 @@ func waitingForPeople(v *orders.Overview, hold string) (all []incident) {
 		if group.Hold != hold {
 			continue
 		}
-		at := slices.IndexFunc(all, func(i incident) bool { return i.Reason == group.Reason && i.Status == state(group.Status) })
-		if at < 0 {
-			at = len(all)
-			all = append(all, incident{Kind: hold, Step: string(group.Status.Step()), Status: state(group.Status), Reason: group.Reason, More: v.MoreThanGrouped(hold)})
-		}
-		all[at].add(&group)
+		merged(&all, incident{Kind: hold, Step: string(group.Status.Step()), Status: state(group.Status), Reason: group.Reason, More: v.MoreThanGrouped(hold)}).add(&group)
 	}
 	return all
 }
@@ -93,18 +88,15 @@ func waitingForPeople(v *orders.Overview, hold string) (all []incident) {
 // waitingOperations has an incident for each kind of operation, and one for those with an unknown outcome.
 func waitingOperations(rows []orders.WaitingOperations) (all []incident) {
 	for _, row := range rows {
-		i := incident{Kind: "operations_waiting", Operation: row.Kind, Detail: row.Code, Until: utc(&row.Next)}
+		fresh := incident{Kind: "operations_waiting", Operation: row.Kind, Detail: row.Code, Until: utc(&row.Next)}
 		if row.Unknown {
-			i.Reason, i.Until = orders.RefusedUnknown, nil
+			fresh.Reason, fresh.Until = orders.RefusedUnknown, nil
 		}
-		at := slices.IndexFunc(all, func(other incident) bool { return other.Operation == i.Operation && other.Reason == i.Reason })
-		if at < 0 {
-			at, all = len(all), append(all, i)
-		}
-		all[at].add(&orders.HeldGroup{Currency: row.Currency, Orders: row.Operations, Amount: row.Amount, Oldest: row.Since})
-		all[at].More = all[at].Orders >= orders.CountsMost
-		if i.Until != nil && row.Next.Before(*all[at].Until) {
-			all[at].Until = i.Until
+		i := merged(&all, fresh)
+		i.add(&orders.HeldGroup{Currency: row.Currency, Orders: row.Operations, Amount: row.Amount, Oldest: row.Since})
+		i.More = i.Orders >= orders.CountsMost
+		if fresh.Until != nil && row.Next.Before(*i.Until) {
+			i.Until = fresh.Until
 		}
 	}
 	return all
@@ -116,12 +108,8 @@ func failingProviders(v *orders.Overview) (all []incident) {
 		if step.FailingSince == nil {
 			continue
 		}
-		at := slices.IndexFunc(all, func(i incident) bool { return i.Step == string(step.Step) && i.Route == step.Route })
-		if at < 0 {
-			at, all = len(all), append(all, incident{Kind: "provider_failing", Step: string(step.Step), Route: step.Route, Host: step.Host,
-				More: v.MoreThanGrouped(fsm.HoldRetry), budget: step.Budget})
-		}
-		i := &all[at]
+		i := merged(&all, incident{Kind: "provider_failing", Step: string(step.Step), Route: step.Route, Host: step.Host,
+			More: v.MoreThanGrouped(fsm.HoldRetry), budget: step.Budget})
 		if i.budget = min(i.budget, step.Budget); !slices.Contains(strings.Split(i.Host, ", "), step.Host) {
 			i.Host += ", " + step.Host
 		}
@@ -136,6 +124,24 @@ func failingProviders(v *orders.Overview) (all []incident) {
 		all[at].addRetried(v.Groups)
 	}
 	return all
+}
+
+// merged returns the incident that is about the same as a fresh one, which is added if there is none.
+func merged(all *[]incident, fresh incident) *incident {
+	return foundOr(all, fresh, func(i, fresh *incident) bool {
+		return i.Step == fresh.Step && i.Route == fresh.Route && i.Status == fresh.Status && i.Operation == fresh.Operation && i.Reason == fresh.Reason
+	})
+}
+
+// foundOr returns the first element that is like a fresh one, which is appended if there is none.
+func foundOr[T any](all *[]T, fresh T, like func(known, fresh *T) bool) *T {
+	for i := range *all {
+		if like(&(*all)[i], &fresh) {
+			return &(*all)[i]
+		}
+	}
+	*all = append(*all, fresh)
+	return &(*all)[len(*all)-1]
 }
 
 // addRetried adds the orders that are retried at the step. It began when the step did.
@@ -161,7 +167,7 @@ func (i *incident) add(group *orders.HeldGroup) {
 	if at := group.Oldest.UTC(); i.Since == nil || at.Before(*i.Since) {
 		i.Since = &at
 	}
-	i.Totals = addAmount(i.Totals, currencyTotal{Currency: group.Currency, Orders: int(group.Orders), Amount: group.Amount})
+	i.Totals = addAmount(i.Totals, currencyTotal{group.Currency, int(group.Orders), group.Amount})
 }
 
 // addAmount adds orders to the total of their currency.
@@ -171,16 +177,8 @@ func addAmount(totals []currencyTotal, of currencyTotal) []currencyTotal {
 		return append(totals, of)
 	}
 	totals[at].Orders += of.Orders
-	totals[at].Amount = added(totals[at].Amount, of.Amount)
+	totals[at].Amount = books.Plus(totals[at].Amount, of.Amount)
 	return totals
-}
-
-// added is the sum of two decimals of one currency. It may have more digits than an amount.
-func added(a, b string) string {
-	sum, _ := new(big.Rat).SetString(a)
-	other, _ := new(big.Rat).SetString(b)
-	_, fraction, _ := strings.Cut(a, ".")
-	return sum.Add(sum, other).FloatString(len(fraction))
 }
 
 // failingEndpoints does not count what is undelivered, because that takes long.

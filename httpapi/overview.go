@@ -152,7 +152,7 @@ func overviewOf(v *orders.Overview) overview {
 		}),
 	}
 	for _, d := range v.Disputes {
-		out.Disputes, out.Disputed = out.Disputes+d.Disputes, append(out.Disputed, currencyTotal{Currency: d.Currency, Orders: int(d.Disputes), Amount: d.Amount})
+		out.Disputes, out.Disputed = out.Disputes+d.Disputes, append(out.Disputed, currencyTotal{d.Currency, int(d.Disputes), d.Amount})
 	}
 	for _, hold := range fsm.Holds() {
 		held := v.Held[hold]
@@ -209,15 +209,10 @@ func (s *server) listErrorGroups(ctx context.Context, _ *struct{}) (errorGroups,
 	out := errorGroups{Groups: []errorGroup{}, More: found.More}
 	for i := range found.Groups {
 		of := &found.Groups[i]
-		at := slices.IndexFunc(out.Groups, func(g errorGroup) bool {
-			return g.Status == state(of.Status) && g.Hold == of.Hold && g.Step == string(of.Step) && g.Route == of.Route && (g.Code == of.Code || of.Hold == fsm.HoldRetry)
-		})
-		if at < 0 {
-			at = len(out.Groups)
-			out.Groups = append(out.Groups, errorGroup{Status: state(of.Status), Hold: of.Hold, Step: string(of.Step), Route: of.Route, Code: of.Code,
-				FirstAt: of.First, LastAt: of.Last, Example: orderError{of.Example, of.Detail}})
-		}
-		out.Groups[at].add(of)
+		foundOr(&out.Groups, errorGroup{Status: state(of.Status), Hold: of.Hold, Step: string(of.Step), Route: of.Route, Code: of.Code,
+			FirstAt: of.First, LastAt: of.Last, Example: orderError{of.Example, of.Detail}}, func(g, fresh *errorGroup) bool {
+			return g.Status == fresh.Status && g.Hold == fresh.Hold && g.Step == fresh.Step && g.Route == fresh.Route && (g.Code == fresh.Code || g.Hold == fsm.HoldRetry)
+		}).add(of)
 	}
 	return out, err
 }
@@ -228,5 +223,5 @@ func (g *errorGroup) add(of *orders.ErrorGroup) {
 	if of.First.Before(g.FirstAt) {
 		g.FirstAt = of.First
 	}
-	g.Totals = addAmount(g.Totals, currencyTotal{Currency: of.Currency, Orders: int(of.Orders), Amount: of.Amount})
+	g.Totals = addAmount(g.Totals, currencyTotal{of.Currency, int(of.Orders), of.Amount})
 }

@@ -97,7 +97,7 @@ func (s *server) getRequest(ctx context.Context, in *getRequestRequest) (page re
 	}
 	for _, r := range page.Refused {
 		if r.Currency != "" {
-			page.NotApplied = addAmount(page.NotApplied, currencyTotal{Currency: r.Currency, Orders: 1, Amount: r.Amount})
+			page.NotApplied = addAmount(page.NotApplied, currencyTotal{r.Currency, 1, r.Amount})
 		}
 	}
 	page.Totals, page.More, page.Results = each(totals, requestTotalOf), more, each(rows, requestedOrderOf)

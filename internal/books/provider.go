@@ -250,7 +250,7 @@ func (c *comparison) sum(step *ProviderStep, key *db.ProviderKeysRow, e entry) S
 			voided, voidedThere = "0", "0"
 		}
 		enter("void", here, there, voided, voidedThere)
-		ours, theirs = plus(ours, negative(voided)), plus(theirs, negative(voidedThere))
+		ours, theirs = Plus(ours, negative(voided)), Plus(theirs, negative(voidedThere))
 		enter("authorization", here, there, ours, theirs)
 	case "capture":
 		enter("capture", here, there, ours, theirs)

@@ -50,7 +50,7 @@ type Movement struct {
 
 // Kept is Captured - Undone - Refunded - Lost.
 func (m *Movement) Kept() string {
-	return plus(m.Captured, negative(plus(m.Undone, plus(m.Refunded, m.Lost))))
+	return Plus(m.Captured, negative(Plus(m.Undone, Plus(m.Refunded, m.Lost))))
 }
 
 // maxDays limits the days of a report.
@@ -74,7 +74,7 @@ type ProviderStep struct {
 // Sums are exact decimals by currency.
 type Sums map[string]string
 
-func (s Sums) add(amount, currency string) { s[currency] = plus(cmp.Or(s[currency], "0"), amount) }
+func (s Sums) add(amount, currency string) { s[currency] = Plus(cmp.Or(s[currency], "0"), amount) }
 
 // all adds other sums, and leaves out what is zero.
 func (s Sums) all(more Sums) Sums {
@@ -344,8 +344,8 @@ func (l *ledger) move(more Movement) {
 		if !found {
 			m = Movement{period, more.Currency, "0", "0", "0", "0"}
 		}
-		m.Captured, m.Undone = plus(m.Captured, more.Captured), plus(m.Undone, more.Undone)
-		m.Refunded, m.Lost = plus(m.Refunded, more.Refunded), plus(m.Lost, more.Lost)
+		m.Captured, m.Undone = Plus(m.Captured, more.Captured), Plus(m.Undone, more.Undone)
+		m.Refunded, m.Lost = Plus(m.Refunded, more.Refunded), Plus(m.Lost, more.Lost)
 		l.moved[key] = m
 	}
 }
@@ -359,9 +359,9 @@ func (m Money) and(more Money) Money {
 		return more
 	}
 	return Money{
-		Currency: m.Currency, Orders: m.Orders + more.Orders, Charges: m.Charges + more.Charges, Charged: plus(m.Charged, more.Charged), Refunded: plus(m.Refunded, more.Refunded),
-		Authorized: plus(m.Authorized, more.Authorized), Voided: plus(m.Voided, more.Voided), Kept: plus(m.Kept, more.Kept),
-		UnderWay: plus(m.UnderWay, more.UnderWay), Disputed: plus(m.Disputed, more.Disputed), Lost: plus(m.Lost, more.Lost),
+		Currency: m.Currency, Orders: m.Orders + more.Orders, Charges: m.Charges + more.Charges, Charged: Plus(m.Charged, more.Charged), Refunded: Plus(m.Refunded, more.Refunded),
+		Authorized: Plus(m.Authorized, more.Authorized), Voided: Plus(m.Voided, more.Voided), Kept: Plus(m.Kept, more.Kept),
+		UnderWay: Plus(m.UnderWay, more.UnderWay), Disputed: Plus(m.Disputed, more.Disputed), Lost: Plus(m.Lost, more.Lost),
 		Forgotten: m.Forgotten + more.Forgotten,
 	}
 }
@@ -415,9 +415,9 @@ func (l *ledger) report(took time.Duration) Report {
 	return r
 }
 
-// plus adds two decimals exactly: a total can have more digits than any amount, and than a decimal of fixed size. The
+// Plus adds two decimals exactly: a total can have more digits than any amount, and than a decimal of fixed size. The
 // result is NaN if either is not a number, as in PostgreSQL.
-func plus(a, b string) string {
+func Plus(a, b string) string {
 	x, okX := new(big.Rat).SetString(a)
 	y, okY := new(big.Rat).SetString(b)
 	if !okX || !okY {
