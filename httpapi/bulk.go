@@ -278,14 +278,11 @@ func checkBulk(verb orders.Verb) func(*decoder, *bulkBody) {
 
 // bulkOf translates a body for the engine.
 func bulkOf(body *bulkBody, verb orders.Verb) engine.Bulk {
-	b := engine.Bulk{Request: engine.Request{Verb: verb}}
+	b := engine.Bulk{Request: engine.Request{Verb: verb}, OrderIDs: textsOf(body.IDs)}
 	if verb == orders.Retry {
 		b.Request.ActivePolicy = body.Policy == "active"
 	} else if verb == orders.StepResult {
 		b.Request.Settle = &engine.Settled{Step: fsm.Step(body.Step), Outcome: body.Outcome, Code: body.Code, Detail: body.Detail}
-	}
-	for _, id := range body.IDs {
-		b.OrderIDs = append(b.OrderIDs, string(id))
 	}
 	for _, r := range body.Refunds {
 		b.OrderIDs = append(b.OrderIDs, r.OrderID)
@@ -316,8 +313,15 @@ func (f *bulkFilter) check(d *decoder) {
 	}
 }
 
-// name is the name of an order in a list.
+// name is the name of an order, or of a type of events, in a list.
 type name string
+
+func textsOf(names []name) (texts []string) {
+	for _, name := range names {
+		texts = append(texts, string(name))
+	}
+	return texts
+}
 
 // Schema implements huma.SchemaProvider.
 func (name) Schema(huma.Registry) *huma.Schema {

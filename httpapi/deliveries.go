@@ -110,28 +110,18 @@ func (s *server) getDelivery(ctx context.Context, in *getDeliveryRequest) (deliv
 	return deliveryOf(&d), err
 }
 
-// deliveryVerb documents the verbs of deliveries.
-func deliveryVerb(op huma.Operation, more ...problemCode) huma.Operation {
-	op.Method, op.Path, op.Tags = http.MethodPost, "/api/webhook-endpoints/{endpointId}/"+op.Path, []string{"webhooks"}
-	op.Description += " A repeated request with the same requestId has no further effect."
-	return withBody(op, append([]problemCode{"not_found", "invalid_idempotency_key", "idempotency_key_reused", "unavailable", "internal"}, more...)...)
-}
+const repeatedDelivery = " A repeated request with the same requestId has no further effect."
 
 var (
-	resendOperation = deliveryVerb(huma.Operation{
-		OperationID: "resendDelivery", Path: "deliveries/{delivery}/resend", Summary: "Send a delivery again",
-		Description: "Sends it as if it were new, in any state, with the same webhook-id. Earlier unfinished " +
-			"deliveries of the order go first; later ones wait for it again.",
-	})
-	skipOperation = deliveryVerb(huma.Operation{
-		OperationID: "skipDelivery", Path: "deliveries/{delivery}/skip", Summary: "Skip a delivery",
-		Description: "It is not sent again, and later deliveries of the same order continue. The receiver misses an event, so a reason is required.",
-	}, "delivery_finished")
-	recoverOperation = deliveryVerb(huma.Operation{
-		OperationID: "recoverDeliveries", Path: "recover", Summary: "Resend exhausted deliveries",
-		Description: "Sends all exhausted deliveries of the endpoint that were last attempted at or after a time as if " +
-			"they were new: up to 10,000, oldest first.",
-	})
+	resendOperation = endpointVerb("resendDelivery", "deliveries/{delivery}/resend", "Send a delivery again",
+		"Sends it as if it were new, in any state, with the same webhook-id. Earlier unfinished "+
+			"deliveries of the order go first; later ones wait for it again."+repeatedDelivery)
+	skipOperation = endpointVerb("skipDelivery", "deliveries/{delivery}/skip", "Skip a delivery",
+		"It is not sent again, and later deliveries of the same order continue. The receiver misses an event, so a reason is required."+
+			repeatedDelivery, "delivery_finished")
+	recoverOperation = endpointVerb("recoverDeliveries", "recover", "Resend exhausted deliveries",
+		"Sends all exhausted deliveries of the endpoint that were last attempted at or after a time as if "+
+			"they were new: up to 10,000, oldest first."+repeatedDelivery)
 )
 
 // deliveryVerbRequest documents what a verb of a delivery reads.

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"slices"
 	"strconv"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -109,12 +110,7 @@ func (r *lineCheck) read(at string, l *lineInput) {
 
 // faulty reports whether a fault of the value was reported when it was read.
 func (d *decoder) faulty(pointer string) bool {
-	for i := range d.faults {
-		if d.faults[i].Pointer == pointer {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(d.faults, func(f fieldError) bool { return f.Pointer == pointer })
 }
 
 func (r *lineCheck) amount(pointer string, l *lineInput) *decimal.Decimal {
@@ -176,8 +172,3 @@ func (r *lineCheck) check(sent []lineInput, in *engine.Input) {
 type itemName string
 
 func (n *itemName) read(d *decoder, pointer string) { *n = itemName(d.name(pointer)) }
-
-// Schema implements huma.SchemaProvider.
-func (itemName) Schema(huma.Registry) *huma.Schema {
-	return &huma.Schema{Type: huma.TypeString, MinLength: new(1), MaxLength: new(maxText)}
-}

@@ -80,9 +80,9 @@ var createWebhookEndpointOperation = withBody(huma.Operation{
 }, "too_many_endpoints", "invalid_idempotency_key", "idempotency_key_reused", "unavailable", "internal")
 
 type webhookEndpointBody struct {
-	URL         string      `json:"url" minLength:"1" maxLength:"2000" doc:"The URL to post events to: https, or with --allow-private also http. It is visible with the role read, so it must not contain secrets."`
-	Description string      `json:"description,omitempty" minLength:"1" maxLength:"1000" doc:"What it is for."`
-	Types       []eventType `json:"types,omitempty" nullable:"false" minItems:"1" maxItems:"100" doc:"The event types to send; order.* matches all that begin with order. Defaults to all. Those about how Pawl drives an order, such as order.awaiting_retry, are sent only if they are named."`
+	URL         string `json:"url" minLength:"1" maxLength:"2000" doc:"The URL to post events to: https, or with --allow-private also http. It is visible with the role read, so it must not contain secrets."`
+	Description string `json:"description,omitempty" minLength:"1" maxLength:"1000" doc:"What it is for."`
+	Types       []name `json:"types,omitempty" nullable:"false" minItems:"1" maxItems:"100" doc:"The event types to send; order.* matches all that begin with order. Defaults to all. Those about how Pawl drives an order, such as order.awaiting_retry, are sent only if they are named."`
 	VerbBody
 }
 
@@ -197,19 +197,15 @@ func checkWebhookEndpoint(d *decoder, body *webhookEndpointBody) {
 }
 
 func (b *webhookEndpointBody) spec() webhooks.Spec {
-	spec := webhooks.Spec{URL: b.URL, Description: b.Description}
-	for _, name := range b.Types {
-		spec.Types = append(spec.Types, string(name))
-	}
-	return spec
+	return webhooks.Spec{URL: b.URL, Description: b.Description, Types: textsOf(b.Types)}
 }
 
-// endpointVerb documents the verbs of an endpoint.
-func endpointVerb(id, path, summary, description string) huma.Operation {
+// endpointVerb documents the verbs of an endpoint and of its deliveries.
+func endpointVerb(id, path, summary, description string, more ...problemCode) huma.Operation {
 	return withBody(huma.Operation{
 		OperationID: id, Method: http.MethodPost, Path: "/api/webhook-endpoints/{endpointId}/" + path, Tags: []string{"webhooks"},
 		Summary: summary, Description: description,
-	}, "not_found", "invalid_idempotency_key", "idempotency_key_reused", "unavailable", "internal")
+	}, append(more, "not_found", "invalid_idempotency_key", "idempotency_key_reused", "unavailable", "internal")...)
 }
 
 var (
@@ -396,12 +392,4 @@ func attemptOf(a *webhooks.Entry) attempt {
 
 func deliveryChangeOf(c *db.WebhookChangesOfDeliveryRow) deliveryChange {
 	return deliveryChange{At: c.At.UTC(), Verb: c.Verb, Actor: c.Actor, OnBehalfOf: or(c.OnBehalfOf, ""), Reason: or(c.Reason, "")}
-}
-
-// eventType is a type of events, or the beginning of several types.
-type eventType string
-
-// Schema implements huma.SchemaProvider.
-func (eventType) Schema(huma.Registry) *huma.Schema {
-	return &huma.Schema{Type: huma.TypeString, MinLength: new(1), MaxLength: new(maxText)}
 }
