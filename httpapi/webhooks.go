@@ -261,12 +261,7 @@ func (s *server) disableEndpoint(ctx context.Context, q *sent[VerbBody]) (any, e
 type testOutcome struct {
 	Delivered bool   `json:"delivered" doc:"Whether the response was 2xx."`
 	EventID   string `json:"eventId" doc:"The id of the event, and the webhook-id of the request."`
-
-	At        time.Time `json:"at"`
-	Status    int       `json:"status,omitempty" doc:"HTTP status of the response. Absent if there was none."`
-	LatencyMs int64     `json:"latencyMs" minimum:"0" doc:"Time until the response, in milliseconds."`
-	Answer    string    `json:"answer,omitempty" doc:"The beginning of the response, up to 1 KiB."`
-	Error     string    `json:"error,omitempty" doc:"Why there was no response."`
+	Attempt
 }
 
 // testLimit is the timeout of a test: the timeout of an attempt, and some time to read the endpoint.
@@ -284,10 +279,7 @@ func (s *server) testEndpoint(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return answerJSON(w, testOutcome{
-		Delivered: sent.Delivered(), EventID: sent.EventID,
-		At: sent.At.UTC(), Status: sent.Status, LatencyMs: sent.LatencyMs, Answer: sent.Answer, Error: sent.Error,
-	})
+	return answerJSON(w, testOutcome{sent.Delivered(), sent.EventID, attemptOf(&sent.Entry)})
 }
 
 // webhookEndpoint is an endpoint as the API shows it.
@@ -302,7 +294,7 @@ type webhookEndpoint struct {
 	Failures       int32      `json:"failures" minimum:"0" doc:"Failed attempts since the last success."`
 	FailingSince   *time.Time `json:"failingSince,omitempty" doc:"When the first of them was."`
 	DisablesAt     *time.Time `json:"disablesAt,omitempty" doc:"When the endpoint is disabled if nothing succeeds until then: five days after failingSince."`
-	LastFailure    *attempt   `json:"lastFailure,omitempty" doc:"The last failed attempt. Absent if the last one succeeded."`
+	LastFailure    *Attempt   `json:"lastFailure,omitempty" doc:"The last failed attempt. Absent if the last one succeeded."`
 	PausedUntil    *time.Time `json:"pausedUntil,omitempty" doc:"Nothing is sent until then, because attempts failed or the endpoint asked to wait."`
 	EventNo        int64      `json:"eventNo" minimum:"0" doc:"Events of the feed up to this number have deliveries."`
 	Undelivered    *int64     `json:"undelivered,omitempty" minimum:"0" doc:"Events that are not delivered yet: up to 10000 deliveries, and those that will be sent of the next 10000 events of the feed. Absent in responses to changes."`
@@ -335,14 +327,14 @@ type delivery struct {
 	Status      int32      `json:"status,omitempty" doc:"HTTP status of the last response. Absent if there was none."`
 	Error       string     `json:"error,omitempty" doc:"Why the last attempt had no response."`
 
-	Log     []attempt        `json:"log,omitempty" nullable:"false" doc:"The last 20 attempts, oldest first. Not in lists."`
+	Log     []Attempt        `json:"log,omitempty" nullable:"false" doc:"The last 20 attempts, oldest first. Not in lists."`
 	Changes []deliveryChange `json:"changes,omitempty" nullable:"false" doc:"Changes that people made, oldest first. Not in lists."`
 
 	IgnoredFields []string `json:"ignoredFields,omitempty" nullable:"false" doc:"Unknown fields of the request, which had no effect."`
 }
 
-// attempt is one attempt to send a delivery.
-type attempt struct {
+// Attempt is one attempt to send a delivery, or a test event. It is exported because huma skips unexported embedded types.
+type Attempt struct {
 	At        time.Time `json:"at"`
 	Status    int       `json:"status,omitempty" doc:"HTTP status of the response. Absent if there was none."`
 	LatencyMs int64     `json:"latencyMs" minimum:"0" doc:"Time until the response, in milliseconds."`
@@ -360,7 +352,7 @@ type deliveryChange struct {
 }
 
 func webhookEndpointOf(e *db.WebhookEndpoint) webhookEndpoint {
-	var last *attempt
+	var last *Attempt
 	if failure := webhooks.LastFailure(e); failure != nil {
 		last = new(attemptOf(failure))
 	}
@@ -386,8 +378,8 @@ func deliveryOf(d *webhooks.Delivery) delivery {
 	}
 }
 
-func attemptOf(a *webhooks.Entry) attempt {
-	return attempt{At: a.At.UTC(), Status: a.Status, LatencyMs: a.LatencyMs, Answer: a.Answer, Error: a.Error}
+func attemptOf(a *webhooks.Entry) Attempt {
+	return Attempt{At: a.At.UTC(), Status: a.Status, LatencyMs: a.LatencyMs, Answer: a.Answer, Error: a.Error}
 }
 
 func deliveryChangeOf(c *db.WebhookChangesOfDeliveryRow) deliveryChange {
