@@ -47,8 +47,8 @@ func (s *server) listDeliveries(ctx context.Context, in *listDeliveriesRequest) 
 	return page, err
 }
 
-func (in *listDeliveriesRequest) filter() (webhooks.Filter, error) {
-	f := webhooks.Filter{State: in.State, OrderID: in.OrderID, Item: in.Item, Before: math.MaxInt64, Limit: in.Limit + 1}
+func (in *listDeliveriesRequest) filter() (f webhooks.Filter, err error) {
+	f = webhooks.Filter{State: in.State, OrderID: in.OrderID, Item: in.Item, Before: math.MaxInt64, Limit: in.Limit + 1}
 	switch {
 	case in.OrderID != "" && !possible(in.OrderID):
 		return f, invalidParameter("orderId", "invalid", "must be an order id")
@@ -56,11 +56,9 @@ func (in *listDeliveriesRequest) filter() (webhooks.Filter, error) {
 		return f, invalidParameter("item", "invalid", "must be an item name")
 	case in.OrderID != "" && in.Item != "":
 		return f, invalidParameter("item", "invalid", "cannot be combined with orderId")
-	case in.Cursor == "":
-		return f, nil
+	case in.Cursor != "":
+		f.Before, err = openNumber(in.binding(), in.Cursor)
 	}
-	before, err := openNumber(in.binding(), in.Cursor)
-	f.Before = before
 	return f, err
 }
 

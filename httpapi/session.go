@@ -69,10 +69,14 @@ func (s *server) sessionRoutes() {
 	s.handle("POST /logout", s.page(s.sameOrigin(s.endSession)))
 }
 
-// page shows errors as a page to browsers, and as a problem to others.
+// page shows errors as a page to browsers, and as a problem to others. A link that does not work is a page for all.
 func (s *server) page(h handler) http.HandlerFunc {
 	return s.answered(func(w http.ResponseWriter, r *http.Request) error {
 		err := h(w, r)
+		if errors.Is(err, access.ErrLink) {
+			text := "It was used, has expired, or does not exist. If you have signed in with it, you still are."
+			return login{Title: "This link does not work", Text: text, To: askedFor(r)}.show(w, r, http.StatusNotFound)
+		}
 		if err == nil || !strings.Contains(r.Header.Get("Accept"), "text/html") {
 			return err
 		}
@@ -128,18 +132,10 @@ func (s *server) showLogin(w http.ResponseWriter, r *http.Request) error {
 // showLink does not use up the link, because programs that preview messages open it. The form is sent to the URL of the
 // page: with the link in its action, a link such as ..%2Fapi%2F… could make it lead anywhere.
 func (s *server) showLink(w http.ResponseWriter, r *http.Request) error {
-	err := s.Access.CheckLink(r.Context(), r.PathValue("link"), fromOf(w).address)
-	if errors.Is(err, access.ErrLink) {
-		return noLink(w, r)
-	} else if err != nil {
+	if err := s.Access.CheckLink(r.Context(), r.PathValue("link"), fromOf(w).address); err != nil {
 		return err
 	}
 	return login{Title: "Sign in to Pawl", Link: true}.show(w, r, http.StatusOK)
-}
-
-func noLink(w http.ResponseWriter, r *http.Request) error {
-	text := "It was used, has expired, or does not exist. If you have signed in with it, you still are."
-	return login{Title: "This link does not work", Text: text, To: askedFor(r)}.show(w, r, http.StatusNotFound)
 }
 
 func (s *server) openSession(w http.ResponseWriter, r *http.Request) error {
@@ -147,9 +143,6 @@ func (s *server) openSession(w http.ResponseWriter, r *http.Request) error {
 		return newProblem("tls_required", "")
 	}
 	session, err := s.Access.OpenSession(r.Context(), r.PathValue("link"), s.sessionOf(w, r), fromOf(w).address)
-	if errors.Is(err, access.ErrLink) {
-		return noLink(w, r)
-	}
 	if err != nil {
 		return err
 	}
