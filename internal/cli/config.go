@@ -388,44 +388,36 @@ func masked(databaseURL string) string {
 
 // oidcConfig has the settings of the OpenID Connect issuer whose tokens are accepted.
 type oidcConfig struct {
-	Issuer    string
-	Audience  string
-	Clients   string
-	RoleClaim string
-	Roles     string
-	Limits    access.Limits
-
-	checked access.Issuer // set by check; zero: none
+	Issuer         access.Issuer // without URL: none
+	clients, roles string        // which check reads into Issuer
 }
 
 func (o *oidcConfig) addTo(f *pflag.FlagSet) {
-	f.StringVar(&o.Issuer, "oidc-issuer", "",
+	f.StringVar(&o.Issuer.URL, "oidc-issuer", "",
 		"URL of the OpenID Connect issuer to accept tokens from, exactly as in their iss claim; empty: none")
-	f.StringVar(&o.Audience, "oidc-audience", "", "required audience of these tokens (aud)")
-	f.StringVar(&o.Clients, "oidc-clients", "", "comma-separated clients that these tokens may be issued to (azp), besides the audience")
-	f.StringVar(&o.RoleClaim, "oidc-role-claim", "roles", "claim of these tokens that --oidc-roles maps to roles; dots lead into objects")
-	f.StringVar(&o.Roles, "oidc-roles", "", "roles granted to each value of the claim, such as 'shop=submit; support=read,operate'")
-	f.Int32Var(&o.Limits.Rate, "oidc-rate", 200, "maximum requests per second for a caller with such a token; 0: no limit")
-	f.Int32Var(&o.Limits.InFlight, "oidc-in-flight", 200, "maximum concurrent requests for a caller with such a token; 0: no limit")
-	f.Int64Var(&o.Limits.Bytes, "oidc-bytes", 16<<20,
+	f.StringVar(&o.Issuer.Audience, "oidc-audience", "", "required audience of these tokens (aud)")
+	f.StringVar(&o.clients, "oidc-clients", "", "comma-separated clients that these tokens may be issued to (azp), besides the audience")
+	f.StringVar(&o.Issuer.RoleClaim, "oidc-role-claim", "roles", "claim of these tokens that --oidc-roles maps to roles; dots lead into objects")
+	f.StringVar(&o.roles, "oidc-roles", "", "roles granted to each value of the claim, such as 'shop=submit; support=read,operate'")
+	f.Int32Var(&o.Issuer.Limits.Rate, "oidc-rate", 200, "maximum requests per second for a caller with such a token; 0: no limit")
+	f.Int32Var(&o.Issuer.Limits.InFlight, "oidc-in-flight", 200, "maximum concurrent requests for a caller with such a token; 0: no limit")
+	f.Int64Var(&o.Issuer.Limits.Bytes, "oidc-bytes", 16<<20,
 		"maximum body bytes per second for a caller with such a token, requests and responses together; 0: no limit")
 }
 
-func (o *oidcConfig) check() error {
-	if o.Issuer == "" && o.Audience+o.Clients+o.Roles != "" {
+func (o *oidcConfig) check() (err error) {
+	switch {
+	case o.Issuer.URL != "":
+	case o.Issuer.Audience+o.clients+o.roles != "":
 		return errors.New("oidc-issuer must be set for the other settings of OpenID Connect to have an effect")
-	}
-	if o.Issuer == "" {
+	default:
 		return nil
 	}
-	roles, err := parseRoles(o.Roles)
-	if err != nil {
+	o.Issuer.Clients = elements(o.clients)
+	if o.Issuer.Roles, err = parseRoles(o.roles); err != nil {
 		return fmt.Errorf("oidc-roles: %w", err)
 	}
-	o.checked = access.Issuer{
-		URL: o.Issuer, Audience: o.Audience, Clients: elements(o.Clients), RoleClaim: o.RoleClaim, Roles: roles, Limits: o.Limits,
-	}
-	if err := o.checked.Check(); err != nil {
+	if err := o.Issuer.Check(); err != nil {
 		return fmt.Errorf("oidc-%w", err)
 	}
 	return nil

@@ -239,7 +239,7 @@ func TestOIDCSettings(t *testing.T) {
 	} {
 		cfg, _, err := settings(t, c.args...)
 		err = errors.Join(err, cfg.OIDC.check())
-		is := cfg.OIDC.checked
+		is := cfg.OIDC.Issuer
 		assert.True(t, (err == nil) == c.good && (!c.good || is.Limits == c.want && slices.Equal(is.Clients, []string{"shop-app", "shop-jobs"})),
 			c.args, is, err)
 	}

@@ -75,9 +75,9 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 			log.Error("stop database", "error", err)
 		}
 	}()
-	start := start{database, newPolicy{source, cfg.Bounds}, how, log}
+	start := start{cfg, database, newPolicy{source, cfg.Bounds}, how, telemetry{log: log}}
 	for {
-		err := start.serve(ctx, cfg, out)
+		err := start.serve(ctx, out)
 		if !errors.Is(err, errMoved) || ctx.Err() != nil {
 			return err
 		}
@@ -87,25 +87,26 @@ func serve(ctx context.Context, cfg *config, out io.Writer) error {
 
 // start is what a service is started with.
 type start struct {
+	cfg      *config
 	database *database
 	policy   newPolicy
 	how      httpapi.Listening
-	log      *slog.Logger
+	telemetry
 }
 
 // serve runs the service on the current database, until ctx ends or another database answers (errMoved). If the
 // database belongs elsewhere, the service drives no orders, calls no providers and sends no events.
-func (s start) serve(ctx context.Context, cfg *config, out io.Writer) error {
-	database, log := s.database, s.log
+func (s start) serve(ctx context.Context, out io.Writer) error {
 	registry := prometheus.NewRegistry()
-	opening := opening{cfg: cfg, url: database.url, policy: s.policy, telemetry: telemetry{registry, log}}
-	place, pool, control, err := opening.open(ctx)
+	s.registry = registry
+	cfg, database, log := s.cfg, s.database, s.log
+	place, pool, control, err := s.open(ctx)
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
 	defer control.Stop()
-	if err := checkOpen(ctx, cfg, control, telemetry{registry, log}); err != nil {
+	if err := checkOpen(ctx, cfg, control, s.telemetry); err != nil {
 		return err
 	}
 	edge, err := openEdge(ctx, cfg)
@@ -118,7 +119,7 @@ func (s start) serve(ctx context.Context, cfg *config, out io.Writer) error {
 		Log: log, Registerer: registry,
 	})
 	registerMetrics(registry, orders, pool)
-	outbound := newOutbound(cfg, db.New(pool), orders, telemetry{registry, log})
+	outbound := newOutbound(cfg, db.New(pool), orders, s.telemetry)
 	verification := books.NewVerification(pool, books.VerificationConfig{
 		Log: log,
 		At: func(ctx context.Context, at []string) (*books.Provider, error) {
@@ -163,18 +164,12 @@ func (s start) serve(ctx context.Context, cfg *config, out io.Writer) error {
 	return err
 }
 
-// opening prepares the database for a start. It writes nothing to a database that belongs elsewhere.
-type opening struct {
-	cfg    *config
-	url    string
-	policy newPolicy
-	telemetry
-}
-
-func (o *opening) open(ctx context.Context) (place *standing, pool *pg.Pool, control *access.Control, err error) {
+// open prepares the database. It writes nothing to one that belongs elsewhere.
+func (s start) open(ctx context.Context) (place *standing, pool *pg.Pool, control *access.Control, err error) {
+	url := s.database.url
 	step := func(doing string, do func(context.Context) error) {
 		if err == nil {
-			err = patiently(ctx, doing, o.log, do)
+			err = patiently(ctx, doing, s.log, do)
 		}
 	}
 	stepAtHome := func(doing string, do func(context.Context) error) {
@@ -183,23 +178,23 @@ func (o *opening) open(ctx context.Context) (place *standing, pool *pg.Pool, con
 		}
 	}
 	step("read the installation", func(ctx context.Context) (err error) {
-		place, err = findPlace(ctx, o.cfg, o.url)
+		place, err = findPlace(ctx, s.cfg, url)
 		return err
 	})
 	stepAtHome("check the settings of the database", func(ctx context.Context) error {
-		return checkDurable(ctx, o.url, o.cfg.AllowDataLoss, o.log)
+		return checkDurable(ctx, url, s.cfg.AllowDataLoss, s.log)
 	})
-	stepAtHome("migrate the schema", func(context.Context) error { return migrate(ctx, o.url, o.log) }) // however long it takes
-	stepAtHome("store the installation", func(ctx context.Context) error { return place.settle(ctx, o.url) })
+	stepAtHome("migrate the schema", func(context.Context) error { return migrate(ctx, url, s.log) }) // however long it takes
+	stepAtHome("store the installation", func(ctx context.Context) error { return place.settle(ctx, url) })
 	step("prepare statements", func(ctx context.Context) (err error) {
-		pool, err = openPool(ctx, o.url, pg.Options{
-			MaxConns: int32(o.cfg.MaxConns), Serves: true, Connected: place.connected, Observe: observeStatements(o.registry),
+		pool, err = openPool(ctx, url, pg.Options{
+			MaxConns: int32(s.cfg.MaxConns), Serves: true, Connected: place.connected, Observe: observeStatements(s.registry),
 		})
 		return err
 	})
-	stepAtHome("store the policy", func(ctx context.Context) error { return usePolicy(ctx, db.New(pool), o.policy, o.log) })
+	stepAtHome("store the policy", func(ctx context.Context) error { return usePolicy(ctx, db.New(pool), s.policy, s.log) })
 	step("look for tokens", func(ctx context.Context) (err error) {
-		control, err = access.New(ctx, db.New(pool), access.Config{Issuer: o.cfg.OIDC.checked, Registerer: o.registry, Log: o.log})
+		control, err = access.New(ctx, db.New(pool), access.Config{Issuer: s.cfg.OIDC.Issuer, Registerer: s.registry, Log: s.log})
 		return databaseError(err)
 	})
 	if err != nil {
@@ -208,7 +203,7 @@ func (o *opening) open(ctx context.Context) (place *standing, pool *pg.Pool, con
 		}
 		return nil, nil, nil, err
 	}
-	place.tell(o.registry, o.log)
+	place.tell(s.registry, s.log)
 	return place, pool, control, nil
 }
 
