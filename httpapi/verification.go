@@ -171,18 +171,18 @@ type verification struct {
 
 // comparison is what a verification found at a provider.
 type comparison struct {
-	Number     int64               `json:"number" minimum:"1" doc:"Of the verification, which has the whole report."`
-	FinishedAt time.Time           `json:"finishedAt"`
-	StartedBy  string              `json:"startedBy"`
-	Providers  []string            `json:"providers" nullable:"false" doc:"Where the books of the providers are, by step and route."`
-	Right      bool                `json:"right" doc:"Whether the books agreed with these, not counting warnings."`
-	Wrong      []verificationCheck `json:"wrong" nullable:"false" doc:"The checks against providers that failed."`
-	Steps      []verificationStep  `json:"steps" nullable:"false"`
+	Number     int64                     `json:"number" minimum:"1" doc:"Of the verification, which has the whole report."`
+	FinishedAt time.Time                 `json:"finishedAt"`
+	StartedBy  string                    `json:"startedBy"`
+	Providers  []string                  `json:"providers" nullable:"false" doc:"Where the books of the providers are, by step and route."`
+	Right      bool                      `json:"right" doc:"Whether the books agreed with these, not counting warnings."`
+	Wrong      []books.VerificationCheck `json:"wrong" nullable:"false" doc:"The checks against providers that failed."`
+	Steps      []books.VerificationStep  `json:"steps" nullable:"false"`
 }
 
 func comparisonOf(c *books.Comparison) comparison {
 	return comparison{Number: c.Number, FinishedAt: c.FinishedAt.UTC(), StartedBy: c.StartedBy, Providers: c.Providers, Right: len(c.Differ) == 0,
-		Wrong: each(c.Checks, checkOf), Steps: each(c.Steps, stepOf)}
+		Wrong: each(c.Checks, checkOf), Steps: append([]books.VerificationStep{}, c.Steps...)}
 }
 
 // booksVerdict is what the newest verification and the newest comparisons say.
@@ -207,7 +207,7 @@ func (s *server) verdict(ctx context.Context) (*booksVerdict, error) {
 	}
 	out := &booksVerdict{Number: v.Number, FinishedAt: v.FinishedAt.UTC(), Wrong: []string{}, Failure: v.Failure, Differ: v.Providers, Others: v.Others, foundAt: v.DiffersAt}
 	for _, name := range v.Wrong {
-		if check := (books.Check{Name: name}); !check.OfProvider() {
+		if check := (books.VerificationCheck{Name: name}); !check.OfProvider() {
 			out.Wrong = append(out.Wrong, name)
 		}
 	}
@@ -242,41 +242,18 @@ func stateOfVerification(v *books.Stored) string {
 
 // verificationReport is the result of a verification.
 type verificationReport struct {
-	Number     int64               `json:"number" minimum:"1" doc:"Of the verification."`
-	FinishedAt time.Time           `json:"finishedAt"`
-	StartedBy  string              `json:"startedBy"`
-	Seconds    float64             `json:"seconds" minimum:"0" doc:"How long it took."`
-	Right      bool                `json:"right" doc:"Whether all checks passed, not counting warnings."`
-	Checks     []verificationCheck `json:"checks" nullable:"false" doc:"The checks and their results."`
-	Orders     map[string]int64    `json:"orders" doc:"Number of orders by status."`
-	Money      []VerificationMoney `json:"money" nullable:"false" doc:"What was charged and refunded, by currency."`
-	Days       []verificationDay   `json:"days" nullable:"false" doc:"The same by the day (UTC) on which the orders were placed, newest first; up to 400."`
-	Movements  []verificationMoved `json:"movements" nullable:"false" doc:"What moved on each day (UTC), whenever the orders were placed, newest first; up to 400. In each currency, the sum of kept is what all orders keep."`
-	Months     []verificationMoved `json:"months" nullable:"false" doc:"The same by month."`
-	Steps      []verificationStep  `json:"steps,omitempty" nullable:"false" doc:"The comparison with providers, by step. Absent if the books were not compared."`
-}
-
-// verificationCheck is the result of one check.
-type verificationCheck struct {
-	Name       string                 `json:"name"`
-	Proves     string                 `json:"proves" doc:"A sentence that is true if there are no violations."`
-	About      string                 `json:"about" enum:"orders,items,currencies,numbers,keys,entries" doc:"What the ids of the offenders are. numbers: order_no, without an order. keys: keys at a provider. entries: entry_no of the access log."`
-	Checked    int64                  `json:"checked" minimum:"0" doc:"Number of rows checked."`
-	Violations int64                  `json:"violations" minimum:"0"`
-	Offenders  []verificationOffender `json:"offenders" nullable:"false" doc:"The first 20 violations."`
-	Warning    bool                   `json:"warning" doc:"Violations do not make the books wrong."`
-	Money      books.Sums             `json:"money,omitempty" doc:"By currency, how much more the providers have because of these violations. All checks together explain the difference between the two sides of what is kept or still authorized."`
-}
-
-// verificationOffender is one violation.
-type verificationOffender struct {
-	ID       string `json:"id"`
-	Fault    string `json:"fault" doc:"What is wrong, in words."`
-	Provider string `json:"provider,omitempty" doc:"The provider that differs, if it is known."`
-
-	Difference books.Sums `json:"difference,omitempty" doc:"By currency, how much more of what is kept or still authorized the provider has."`
-
-	Changed bool `json:"changed,omitempty" doc:"The order has changed since the report: this may be settled. The next verification tells."`
+	Number     int64                     `json:"number" minimum:"1" doc:"Of the verification."`
+	FinishedAt time.Time                 `json:"finishedAt"`
+	StartedBy  string                    `json:"startedBy"`
+	Seconds    float64                   `json:"seconds" minimum:"0" doc:"How long it took."`
+	Right      bool                      `json:"right" doc:"Whether all checks passed, not counting warnings."`
+	Checks     []books.VerificationCheck `json:"checks" nullable:"false" doc:"The checks and their results."`
+	Orders     map[string]int64          `json:"orders" doc:"Number of orders by status."`
+	Money      []VerificationMoney       `json:"money" nullable:"false" doc:"What was charged and refunded, by currency."`
+	Days       []verificationDay         `json:"days" nullable:"false" doc:"The same by the day (UTC) on which the orders were placed, newest first; up to 400."`
+	Movements  []verificationMoved       `json:"movements" nullable:"false" doc:"What moved on each day (UTC), whenever the orders were placed, newest first; up to 400. In each currency, the sum of kept is what all orders keep."`
+	Months     []verificationMoved       `json:"months" nullable:"false" doc:"The same by month."`
+	Steps      []books.VerificationStep  `json:"steps,omitempty" nullable:"false" doc:"The comparison with providers, by step. Absent if the books were not compared."`
 }
 
 // VerificationMoney is the total of one currency.
@@ -312,20 +289,6 @@ type verificationMoved struct {
 	Kept     string `json:"kept" doc:"captured - undone - refunded - lost"`
 }
 
-// verificationStep is the comparison of one step with its provider.
-type verificationStep struct {
-	Step     string `json:"step" enum:"charge,undo,reserve,confirm,refund,capture,void,authorization,dispute_lost,provider_again,provider_others,provider_known" doc:"undo: the charges that were undone, which are among those of charge, too. void: its money has all that was voided or has ended. authorization: what is still authorized. dispute_lost: what of these charges was lost in disputes, in Pawl's books only. provider_…: what only the provider has, as that check says. Money of charge - undo - void - refund + provider_… is what is kept, lost in disputes or still authorized."`
-	Provider string `json:"provider,omitempty" doc:"With which provider it was compared. Absent: it was not."`
-	Compared int64  `json:"compared" minimum:"0" doc:"Number of idempotency keys compared."`
-	Wrong    int64  `json:"wrong" minimum:"0" doc:"Number of keys with a violation."`
-	Done     int64  `json:"done" minimum:"0" doc:"Number of keys that are done at the provider."`
-
-	NotCompared int64 `json:"notCompared,omitempty" minimum:"0" doc:"Number of keys that are not in the books that were read, such as those of a route at another provider."`
-
-	Money books.Sums `json:"money,omitempty" doc:"The amounts by currency of what is done at the provider."`
-	Here  books.Sums `json:"here,omitempty" doc:"The same in these books."`
-}
-
 func verificationReportOf(r *books.StoredReport) verificationReport {
 	return verificationReport{
 		Number: r.Number, FinishedAt: r.FinishedAt.UTC(), StartedBy: r.StartedBy, Seconds: r.Seconds, Right: r.OK(), Orders: r.Orders,
@@ -333,7 +296,7 @@ func verificationReportOf(r *books.StoredReport) verificationReport {
 		Money:     each(r.Money, verificationMoneyOf),
 		Days:      each(r.Days, func(d *books.Day) verificationDay { return verificationDay{d.Day, verificationMoneyOf(&d.Money)} }),
 		Movements: each(r.Movements, movedOf), Months: each(r.Months, movedOf),
-		Steps: each(r.Steps, stepOf),
+		Steps: r.Steps,
 	}
 }
 
@@ -343,11 +306,8 @@ func movedOf(m *books.Movement) verificationMoved {
 	return verificationMoved{m.Period, m.Currency, m.Captured, m.Undone, m.Refunded, m.Lost, m.Kept()}
 }
 
-func stepOf(s *books.ProviderStep) verificationStep { return verificationStep(*s) }
-
-func checkOf(c *books.Check) verificationCheck {
-	return verificationCheck{
-		Name: c.Name, Proves: c.Proves, About: string(c.About), Checked: c.Checked, Violations: c.Violations, Warning: c.Warning, Money: c.Money,
-		Offenders: each(c.Offenders[:min(len(c.Offenders), 20)], func(o *books.Offender) verificationOffender { return verificationOffender(*o) }),
-	}
+// checkOf names fewer offenders than are stored.
+func checkOf(c *books.VerificationCheck) books.VerificationCheck {
+	c.Offenders = c.Offenders[:min(len(c.Offenders), 20)]
+	return *c
 }

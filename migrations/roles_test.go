@@ -222,7 +222,7 @@ func TestInventedEntries(t *testing.T) {
 		t.Helper()
 		report, err := books.Verify(t.Context(), r.Pool, books.Options{})
 		must(err)
-		log := report.Checks[slices.IndexFunc(report.Checks, func(c books.Check) bool { return c.Name == "access_log" })]
+		log := report.Checks[slices.IndexFunc(report.Checks, func(c books.VerificationCheck) bool { return c.Name == "access_log" })]
 		assert.True(t, log.Checked == 6+want && log.Violations == want,
 			"of", log.Checked, "entries", log.Violations, "are invented, want", want, log.Offenders)
 	}

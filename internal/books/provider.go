@@ -222,7 +222,7 @@ func (c *comparison) namedByOthers(ctx context.Context, reader *orders.Reader) e
 }
 
 // sum adds a key to the figures of both sides, and returns how much more the provider has of what is kept or authorized.
-func (c *comparison) sum(step *ProviderStep, key *db.ProviderKeysRow, e entry) Sums {
+func (c *comparison) sum(step *VerificationStep, key *db.ProviderKeysRow, e entry) Sums {
 	ours, theirs, more := key.Amount.String(), e.total(), Sums{}
 	here, there := key.Effect == stands && key.Counted, e.state == live
 	enter := func(figure string, here, there bool, ours, theirs string) {

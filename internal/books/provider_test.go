@@ -167,7 +167,7 @@ func TestEveryDifferenceToTheProviderIsFound(t *testing.T) { //nolint:tparallel 
 			delete(got, "provider_unsettled")
 			assert.Equal(t, got, difference.want, "found")
 			if difference.want["provider_uncounted"] != nil {
-				assert.Equal(t, report.Steps[len(report.Steps)-2], books.ProviderStep{Step: "undo", Provider: "charge=there",
+				assert.Equal(t, report.Steps[len(report.Steps)-2], books.VerificationStep{Step: "undo", Provider: "charge=there",
 					Money: books.Sums{"EUR": "21.0"}, Here: books.Sums{"EUR": "10.50"}}, "of both undos")
 			}
 			reconcile(t, report)
@@ -288,8 +288,8 @@ func TestTwoLiveChargesOfOneOrderAtTheProvider(t *testing.T) {
 		keyOf("refused", fsm.Charge, 1))
 	report := s.verify(books.Options{Provider: serve(t, lines, second)})
 	assert.Equal(t, offenders(report)["provider_single"], []string{"refused"}, "OK:", report.OK())
-	lost := report.Steps[slices.IndexFunc(report.Steps, func(s books.ProviderStep) bool { return s.Step == "dispute_lost" })]
-	assert.Equal(t, lost, books.ProviderStep{Step: "dispute_lost", Provider: "charge=there", Money: books.Sums{}, Here: books.Sums{"EUR": "5.00"}})
+	lost := report.Steps[slices.IndexFunc(report.Steps, func(s books.VerificationStep) bool { return s.Step == "dispute_lost" })]
+	assert.Equal(t, lost, books.VerificationStep{Step: "dispute_lost", Provider: "charge=there", Money: books.Sums{}, Here: books.Sums{"EUR": "5.00"}})
 }
 
 // An order that waited for its provider went on under another policy, whose charge and reservation are the ledger's.
@@ -320,7 +320,7 @@ func TestStepsOfOtherProvidersAreNotLookedFor(t *testing.T) {
 		return key, at
 	}
 	report := s.verify(books.Options{Provider: provider})
-	assert.Equal(t, report.Steps[0], books.ProviderStep{Step: "charge", NotCompared: 8, Money: books.Sums{}, Here: books.Sums{"EUR": "52.50"}}, "of charges")
+	assert.Equal(t, report.Steps[0], books.VerificationStep{Step: "charge", NotCompared: 8, Money: books.Sums{}, Here: books.Sums{"EUR": "52.50"}}, "of charges")
 	want := found{"provider_unsettled": {"waiting", "voiding"}}
 	assert.Equal(t, offenders(report), want, "OK:", report.OK())
 }

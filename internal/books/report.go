@@ -17,18 +17,18 @@ import (
 type Report struct {
 	Database string `json:"database,omitempty"` // its name for people; not set by Verify
 
-	Checks []Check          `json:"checks"`
-	Orders map[string]int64 `json:"orders"` // by status
-	Money  []Money          `json:"money"`  // by currency, sorted
-	Days   []Day            `json:"days"`   // newest first, up to maxDays
+	Checks []VerificationCheck `json:"checks"`
+	Orders map[string]int64    `json:"orders"` // by status
+	Money  []Money             `json:"money"`  // by currency, sorted
+	Days   []Day               `json:"days"`   // newest first, up to maxDays
 	// Movements and Months say when money moved: by day and by month, newest first, up to maxDays each.
-	Movements []Movement     `json:"movements"`
-	Months    []Movement     `json:"months"`
-	Steps     []ProviderStep `json:"steps,omitempty"`
-	Compared  []string       `json:"compared,omitempty"` // as in Provider, without what could not be read
-	Differ    []string       `json:"differ,omitempty"`   // those of Compared whose books differ
-	Others    []int64        `json:"others,omitempty"`   // of each of Compared: how many effects there are not Pawl's
-	Seconds   float64        `json:"seconds"`
+	Movements []Movement         `json:"movements"`
+	Months    []Movement         `json:"months"`
+	Steps     []VerificationStep `json:"steps,omitempty"`
+	Compared  []string           `json:"compared,omitempty"` // as in Provider, without what could not be read
+	Differ    []string           `json:"differ,omitempty"`   // those of Compared whose books differ
+	Others    []int64            `json:"others,omitempty"`   // of each of Compared: how many effects there are not Pawl's
+	Seconds   float64            `json:"seconds"`
 }
 
 // Day is the money of the orders that were placed on a day, in one currency.
@@ -56,19 +56,18 @@ func (m *Movement) Kept() string {
 // maxDays limits the days of a report.
 const maxDays = 400
 
-// ProviderStep is the comparison of one step with the books of a provider.
-type ProviderStep struct {
-	Step     string `json:"step"`               // or undo, authorization (still authorized), or the check that found what only the provider has
-	Provider string `json:"provider,omitempty"` // one of Compared; empty: it was not compared
-	Compared int64  `json:"compared"`           // keys
-	Wrong    int64  `json:"wrong"`              // keys with a violation
-	Done     int64  `json:"done"`               // keys that are done at the provider
-	// NotCompared counts the keys that are in other books than those that were read, or in none.
-	NotCompared int64 `json:"notCompared,omitempty"`
-	// Money and Here have the amounts by currency of the keys that are done, at the provider and in our books. A charge that
-	// was undone is among those of charge and of undo. Of an authorization, what was voided or has ended is in those of void.
-	Money Sums `json:"money,omitempty"`
-	Here  Sums `json:"here,omitempty"`
+// VerificationStep is the comparison of one step with the books of a provider, one of Compared. The API shows it as it is.
+type VerificationStep struct {
+	Step     string `json:"step" enum:"charge,undo,reserve,confirm,refund,capture,void,authorization,dispute_lost,provider_again,provider_others,provider_known" doc:"undo: the charges that were undone, which are among those of charge, too. void: its money has all that was voided or has ended. authorization: what is still authorized. dispute_lost: what of these charges was lost in disputes, in Pawl's books only. provider_…: what only the provider has, as that check says. Money of charge - undo - void - refund + provider_… is what is kept, lost in disputes or still authorized."`
+	Provider string `json:"provider,omitempty" doc:"With which provider it was compared. Absent: it was not."`
+	Compared int64  `json:"compared" minimum:"0" doc:"Number of idempotency keys compared."`
+	Wrong    int64  `json:"wrong" minimum:"0" doc:"Number of keys with a violation."`
+	Done     int64  `json:"done" minimum:"0" doc:"Number of keys that are done at the provider."`
+
+	NotCompared int64 `json:"notCompared,omitempty" minimum:"0" doc:"Number of keys that are not in the books that were read, such as those of a route at another provider."`
+
+	Money Sums `json:"money,omitempty" doc:"The amounts by currency of what is done at the provider."`
+	Here  Sums `json:"here,omitempty" doc:"The same in these books."`
 }
 
 // Sums are exact decimals by currency.
@@ -97,46 +96,42 @@ func (s Sums) String() string {
 	return strings.Join(all, ", ")
 }
 
-// Check is one check of the books.
-type Check struct {
-	Name       string     `json:"name"`
-	Proves     string     `json:"proves"`  // a sentence that is true if there are no violations
-	About      About      `json:"about"`   // the kind of the IDs of its offenders
-	Checked    int64      `json:"checked"` // rows
-	Violations int64      `json:"violations"`
-	Offenders  []Offender `json:"offenders"`       // the first violations, never nil; see offendersOfProvider
-	Warning    bool       `json:"warning"`         // violations do not make the books wrong
-	Money      Sums       `json:"money,omitempty"` // the differences of the violations, of all providers
+// VerificationCheck is one check of the books. The API shows it as it is.
+type VerificationCheck struct {
+	Name       string                 `json:"name"`
+	Proves     string                 `json:"proves" doc:"A sentence that is true if there are no violations."`
+	About      string                 `json:"about" enum:"orders,items,currencies,numbers,keys,entries" doc:"What the ids of the offenders are. numbers: order_no, without an order. keys: keys at a provider. entries: entry_no of the access log."`
+	Checked    int64                  `json:"checked" minimum:"0" doc:"Number of rows checked."`
+	Violations int64                  `json:"violations" minimum:"0"`
+	Offenders  []VerificationOffender `json:"offenders" nullable:"false" doc:"The first 20 violations."`
+	Warning    bool                   `json:"warning" doc:"Violations do not make the books wrong."`
+	Money      Sums                   `json:"money,omitempty" doc:"By currency, how much more the providers have because of these violations. All checks together explain the difference between the two sides of what is kept or still authorized."`
 }
 
 // OfProvider reports whether it compares the books with those of a provider.
-func (c *Check) OfProvider() bool {
-	return slices.ContainsFunc(providerChecks, func(p Check) bool { return p.Name == c.Name })
+func (c *VerificationCheck) OfProvider() bool {
+	return slices.ContainsFunc(providerChecks, func(p VerificationCheck) bool { return p.Name == c.Name })
 }
 
-// About is the kind of the IDs of offenders.
-type About string
-
-// The kinds of IDs.
+// The kinds of IDs of offenders.
 const (
-	AboutOrders     About = "orders"
-	AboutItems      About = "items"
-	AboutCurrencies About = "currencies"
-	AboutNumbers    About = "numbers" // "order_no" and a number, because the order does not exist
-	AboutKeys       About = "keys"    // order IDs or keys of the provider
-	AboutEntries    About = "entries" // entry_no of the access log
+	aboutOrders     = "orders"
+	aboutItems      = "items"
+	aboutCurrencies = "currencies"
+	aboutNumbers    = "numbers" // "order_no" and a number, because the order does not exist
+	aboutKeys       = "keys"    // order IDs or keys of the provider
+	aboutEntries    = "entries" // entry_no of the access log
 )
 
-// Offender is one violation.
-type Offender struct {
-	ID    string `json:"id"`    // see Check.About
-	Fault string `json:"fault"` // what is wrong
-	// Provider is the one of Compared that differs, if it is known.
-	Provider string `json:"provider,omitempty"`
-	// Difference is how much more the provider has.
-	Difference Sums `json:"difference,omitempty"`
-	// Changed says of a stored report that the order has changed since.
-	Changed bool `json:"changed,omitempty"`
+// VerificationOffender is one violation. The API shows it as it is.
+type VerificationOffender struct {
+	ID       string `json:"id"`
+	Fault    string `json:"fault" doc:"What is wrong, in words."`
+	Provider string `json:"provider,omitempty" doc:"The provider that differs, if it is known."`
+
+	Difference Sums `json:"difference,omitempty" doc:"By currency, how much more of what is kept or still authorized the provider has."`
+
+	Changed bool `json:"changed,omitempty" doc:"The order has changed since the report: this may be settled. The next verification tells."`
 }
 
 // Money is the total of one currency. Amounts are exact decimals.
@@ -206,7 +201,7 @@ const (
 	uncounted  = "provider_uncounted"
 )
 
-var providerChecks = []Check{
+var providerChecks = []VerificationCheck{
 	{Name: standing, Proves: "What Pawl's books say is done is done at the provider."},
 	{Name: ended, Proves: "No authorization of Pawl's books has ended at the provider, nor a part of one."},
 	{Name: livings, Proves: "What is done or under way at the provider is in Pawl's books."},
@@ -215,9 +210,9 @@ var providerChecks = []Check{
 	{Name: single, Proves: "No order has two charges of Pawl's at the provider."},
 	{Name: again, Proves: "Nobody else than Pawl charged or refunded an order of Pawl's at the provider."},
 	{Name: once, Proves: "The provider did no request of Pawl's twice."},
-	{Name: known, About: AboutKeys, Proves: "Pawl has a record of every key of its own that the provider has."},
+	{Name: known, About: aboutKeys, Proves: "Pawl has a record of every key of its own that the provider has."},
 	{Name: unsettled, Proves: "Every order, refund, capture and void that was sent to the provider has ended.", Warning: true},
-	{Name: others, About: AboutKeys, Proves: "Nobody else charges at the provider.", Warning: true},
+	{Name: others, About: aboutKeys, Proves: "Nobody else charges at the provider.", Warning: true},
 	{Name: uncounted, Proves: "Pawl counts every charge that the provider made and gave back.", Warning: true},
 }
 
@@ -230,11 +225,11 @@ type ledger struct {
 	most int
 
 	mu     sync.Mutex
-	checks []Check
+	checks []VerificationCheck
 	orders map[string]int64
 	days   map[[2]string]Money // by day and currency
 	moved  map[[2]string]Movement
-	steps  map[string]*ProviderStep
+	steps  map[string]*VerificationStep
 	with   []string        // what is compared
 	differ map[string]bool // whose books differ; with an empty key, it is not known whose
 	others map[string]int64
@@ -242,8 +237,8 @@ type ledger struct {
 
 func newLedger(most int32) *ledger {
 	return &ledger{
-		most: int(most), orders: map[string]int64{}, days: map[[2]string]Money{}, moved: map[[2]string]Movement{}, steps: map[string]*ProviderStep{}, differ: map[string]bool{}, others: map[string]int64{},
-		checks: []Check{
+		most: int(most), orders: map[string]int64{}, days: map[[2]string]Money{}, moved: map[[2]string]Movement{}, steps: map[string]*VerificationStep{}, differ: map[string]bool{}, others: map[string]int64{},
+		checks: []VerificationCheck{
 			{Name: completed, Proves: "Every completed order has one charge of its generation, amount and currency, " +
 				"and one reservation of its generation, item and quantity, and neither is undone. What is captured on confirmation is captured."},
 			{Name: states, Proves: "Every other order has the charge and the reservation that its status requires, and no other."},
@@ -256,17 +251,17 @@ func newLedger(most int32) *ledger {
 				"captures and voids are of completed orders, do not exceed what was captured, what was authorized and the quantity, " +
 				"and are done if the books say so."},
 			{Name: protocol, Proves: "The columns that drive an order agree with its status: due, held, owned, ended, outcome, failure."},
-			{Name: money, About: AboutCurrencies, Proves: "In every currency, charges less refunds are the sum of the orders that hold money."},
-			{Name: stock, About: AboutItems, Proves: "The reserved units of every item are the sum of its unsold reservations, and its sold " +
+			{Name: money, About: aboutCurrencies, Proves: "In every currency, charges less refunds are the sum of the orders that hold money."},
+			{Name: stock, About: aboutItems, Proves: "The reserved units of every item are the sum of its unsold reservations, and its sold " +
 				"units the sum of the sold ones. Its units on hand are the sum of its stock movements, less what was sold " +
 				"since the first of them. No tracked item has more units reserved than on hand."},
-			{Name: orphans, About: AboutNumbers, Proves: "Every transition, charge, refund, reservation, confirmation, call, answer " +
+			{Name: orphans, About: aboutNumbers, Proves: "Every transition, charge, refund, reservation, confirmation, call, answer " +
 				"and late undo belongs to an order."},
-			{Name: numbers, About: AboutNumbers, Proves: "Every order that precedes another one exists."},
+			{Name: numbers, About: aboutNumbers, Proves: "Every order that precedes another one exists."},
 			{Name: calls, Proves: "Every completed remote step has its call and answer, and every answered effect is in the books."},
 			{Name: late, Proves: "Every effect that was reported too late is undone within an hour, and no refund is open for longer."},
-			{Name: entries, About: AboutEntries, Proves: "Every entry of the access log about a token, a link or a session is of something that was done."},
-			{Name: forgotten, About: AboutCurrencies, Proves: "Every forgotten order is in the sums of its day, in a batch, and among the rows that answer its repetitions."},
+			{Name: entries, About: aboutEntries, Proves: "Every entry of the access log about a token, a link or a session is of something that was done."},
+			{Name: forgotten, About: aboutCurrencies, Proves: "Every forgotten order is in the sums of its day, in a batch, and among the rows that answer its repetitions."},
 			{Name: stuck, Proves: "No order is due for long without being picked up.", Warning: true},
 		},
 	}
@@ -293,13 +288,13 @@ func (l *ledger) addAt(provider, name string, found finding, more Sums) {
 	}
 	for i, id := range found.Offenders {
 		if len(check.Offenders) < most {
-			check.Offenders = append(check.Offenders, Offender{ID: id, Fault: found.Faults[i], Provider: provider, Difference: more})
+			check.Offenders = append(check.Offenders, VerificationOffender{ID: id, Fault: found.Faults[i], Provider: provider, Difference: more})
 		}
 	}
 }
 
-func (l *ledger) named(name string) *Check {
-	return &l.checks[slices.IndexFunc(l.checks, func(c Check) bool { return c.Name == name })]
+func (l *ledger) named(name string) *VerificationCheck {
+	return &l.checks[slices.IndexFunc(l.checks, func(c VerificationCheck) bool { return c.Name == name })]
 }
 
 // enter adds the finding of a statement, or wraps its error.
@@ -367,10 +362,10 @@ func (m Money) and(more Money) Money {
 }
 
 // compared returns the comparison of a step with a provider. Only one goroutine compares.
-func (l *ledger) compared(step, provider string) *ProviderStep {
+func (l *ledger) compared(step, provider string) *VerificationStep {
 	key := step + " " + provider
 	if l.steps[key] == nil {
-		l.steps[key] = &ProviderStep{Step: step, Provider: provider, Money: Sums{}, Here: Sums{}}
+		l.steps[key] = &VerificationStep{Step: step, Provider: provider, Money: Sums{}, Here: Sums{}}
 	}
 	return l.steps[key]
 }
@@ -379,9 +374,9 @@ func (l *ledger) report(took time.Duration) Report {
 	r := Report{Checks: l.checks, Orders: l.orders, Seconds: took.Seconds(), Compared: l.with}
 	for i := range r.Checks {
 		check := &r.Checks[i]
-		check.About = cmp.Or(check.About, AboutOrders)
+		check.About = cmp.Or(check.About, aboutOrders)
 		if check.Offenders == nil {
-			check.Offenders = []Offender{}
+			check.Offenders = []VerificationOffender{}
 		}
 	}
 	r.Money, r.Days, r.Movements, r.Months = []Money{}, []Day{}, []Movement{}, []Movement{}

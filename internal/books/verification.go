@@ -212,23 +212,23 @@ func (v *Verification) Comparisons(ctx context.Context, orderID string) (list []
 func (c *Comparison) narrow(orderID string) bool {
 	elsewhere := func(provider string) bool { return provider != "" && !slices.Contains(c.Providers, provider) }
 	c.Differ = slices.DeleteFunc(c.Differ, elsewhere)
-	c.Steps = slices.DeleteFunc(c.Steps, func(s ProviderStep) bool { return elsewhere(s.Provider) })
+	c.Steps = slices.DeleteFunc(c.Steps, func(s VerificationStep) bool { return elsewhere(s.Provider) })
 	for i := range c.Checks {
 		check, named := &c.Checks[i], len(c.Checks[i].Offenders)
-		check.Offenders = slices.DeleteFunc(check.Offenders, func(o Offender) bool {
+		check.Offenders = slices.DeleteFunc(check.Offenders, func(o VerificationOffender) bool {
 			return elsewhere(o.Provider) || orderID != "" && o.ID != orderID
 		})
 		if left := len(check.Offenders); left < named {
 			check.Violations, check.Money = int64(left), nil // they are of others, too
 		}
 	}
-	c.Checks = slices.DeleteFunc(c.Checks, func(check Check) bool {
+	c.Checks = slices.DeleteFunc(c.Checks, func(check VerificationCheck) bool {
 		return !check.OfProvider() || check.Violations == 0 || orderID != "" && check.Name == unsettled
 	})
 	if orderID != "" {
 		return len(c.Checks) > 0
 	}
-	return len(c.Providers) == len(c.Compared) || len(c.Differ) > 0 || slices.ContainsFunc(c.Steps, func(s ProviderStep) bool { return s.Compared > 0 })
+	return len(c.Providers) == len(c.Compared) || len(c.Differ) > 0 || slices.ContainsFunc(c.Steps, func(s VerificationStep) bool { return s.Compared > 0 })
 }
 
 func (v *Verification) run(started *storing, provider *Provider) {

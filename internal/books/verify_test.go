@@ -122,7 +122,7 @@ func TestVerifyOfOrdersWithRemoteSteps(t *testing.T) {
 			totals, found, _, err := orders.NewReader(t.Context(), s.q).Totals(t.Context(), *filter)
 			assert.True(t, err == nil && found == n && len(totals) == 1, "listed", found, totals, err)
 		}
-		i := slices.IndexFunc(report.Checks, func(c books.Check) bool { return c.Name == "calls" })
+		i := slices.IndexFunc(report.Checks, func(c books.VerificationCheck) bool { return c.Name == "calls" })
 		assert.Equal(t, report.Checks[i].Checked, 23, "judged calls")
 	}
 }
@@ -158,7 +158,7 @@ func TestVerifyNamesTheFirstOffendersAndCountsAll(t *testing.T) {
 	}
 	s.sql(noGuards + "DELETE FROM transitions")
 	report := s.verify(books.Options{RangeSize: 5, MaxOffenders: 7})
-	i := slices.IndexFunc(report.Checks, func(c books.Check) bool { return c.Violations > 0 })
+	i := slices.IndexFunc(report.Checks, func(c books.VerificationCheck) bool { return c.Violations > 0 })
 	check := report.Checks[i]
 	assert.True(t, check.Name == "path" && check.Violations == 12, check.Name, "has", check.Violations, "violations, want 12 of path")
 	assert.Equal(t, offenders(report), found{"path": ids[:7]}, "found")
@@ -265,7 +265,7 @@ func TestVerification(t *testing.T) {
 	s.stop("reserving")
 	changed, err := v.Report(s.ctx, 0)
 	s.must(err)
-	protocol := slices.IndexFunc(wrong.Checks, func(c books.Check) bool { return c.Name == "protocol" })
+	protocol := slices.IndexFunc(wrong.Checks, func(c books.VerificationCheck) bool { return c.Name == "protocol" })
 	was, is := wrong.Checks[protocol].Offenders[0], changed.Checks[protocol].Offenders[0]
 	assert.True(t, !was.Changed && is.Changed && is.ID == "reserving", "changed since:", was, is)
 

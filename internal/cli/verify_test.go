@@ -125,7 +125,7 @@ func TestReportThatCanNotBePrinted(t *testing.T) {
 	t.Parallel()
 	for faults, code := range map[int64]int{0: exitUnavailable, 1: exitFailure} {
 		for _, format := range []output.Format{output.JSON, output.Table} {
-			report := books.Report{Checks: []books.Check{{Name: "path", Violations: faults}}}
+			report := books.Report{Checks: []books.VerificationCheck{{Name: "path", Violations: faults}}}
 			reader, closed, err := os.Pipe()
 			assert.NoError(t, err)
 			reader.Close()
