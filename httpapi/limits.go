@@ -26,7 +26,7 @@ func (s *server) withinLimits(w http.ResponseWriter, p *access.Principal) error 
 	if err != nil || admission == nil {
 		return err
 	}
-	writeQuotas(w.Header(), admission.Quotas())
+	writeQuotas(w.Header(), admission.Quotas(time.Now()))
 	recordOf(w).done = admission.Done
 	return nil
 }

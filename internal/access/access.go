@@ -146,7 +146,7 @@ func (c *Control) Stop() {
 	c.end()
 	c.running.Wait()
 	if c.issuer != nil {
-		c.issuer.close()
+		c.issuer.client.CloseIdleConnections()
 	}
 }
 

@@ -104,7 +104,7 @@ func (a *Admission) enter(now time.Time) *Exceeded {
 		return nil
 	}
 	a.inFlight.Add(-1)
-	all := a.quotas(now)
+	all := a.Quotas(now)
 	q := &all[slices.IndexFunc(all, func(q Quota) bool { return q.Name == over })]
 	q.Remaining = 0
 	return &Exceeded{Quota: *q, All: all, Pause: max(q.Wait, inFlightWait)}
@@ -128,14 +128,7 @@ func (a *Admission) leave(now time.Time, bytes int64) {
 }
 
 // Quotas are the quotas of the principal.
-func (a *Admission) Quotas() []Quota {
-	if a == nil {
-		return nil
-	}
-	return a.quotas(time.Now())
-}
-
-func (a *Admission) quotas(now time.Time) (all []Quota) {
+func (a *Admission) Quotas(now time.Time) (all []Quota) {
 	if a.limits.Rate > 0 {
 		all = append(all, quotaOf(requestsQuota, "requests", a.requests, now))
 	}

@@ -68,7 +68,7 @@ func TestLimits(t *testing.T) {
 		for range 20 {
 			wantOver(t, a.enter(start), "in-flight", inFlightWait)
 		}
-		assert.Equal(t, a.quotas(start)[0].Remaining, 4, "requests left")
+		assert.Equal(t, a.Quotas(start)[0].Remaining, 4, "requests left")
 	})
 	t.Run("hold for a name, whatever token it has", func(t *testing.T) {
 		t.Parallel()

@@ -126,9 +126,6 @@ func (c *Control) trust(settings Issuer) {
 	})
 }
 
-// close ends the connections to the issuer.
-func (i *issuer) close() { i.client.CloseIdleConnections() }
-
 // identify returns the holder of a token. Errors: *NotIdentified, ErrIssuerAway.
 func (i *issuer) identify(ctx context.Context, token string) (*Principal, error) {
 	found, err := i.discovered(context.WithoutCancel(ctx)) // other callers wait for it, too

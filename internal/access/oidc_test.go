@@ -128,7 +128,7 @@ func (i *testIssuer) trusting(t *testing.T) *issuer {
 	settings := Issuer{URL: i.URL, Audience: "pawl", Clients: []string{"shop-app"}, RoleClaim: "groups", Roles: map[string]Roles{"ops": {Read, Operate}, "shop": {Submit, Read}}}
 	assert.NoError(t, settings.Check())
 	trusting := newIssuer(settings, newMetrics(nil))
-	t.Cleanup(trusting.close)
+	t.Cleanup(trusting.client.CloseIdleConnections)
 	return trusting
 }
 
