@@ -16,15 +16,16 @@ import (
 // csvTable is how an answer in JSON becomes a table: a row for each element of a list, with these fields.
 type csvTable struct {
 	list    string
-	columns []string            // the name of a field, or failure.code for the code in failure; those in money are named without it, or as what follows after a space
+	columns []string            // a field, or one in another, such as failure.code; after a space, the name of the column if it is another one
 	others  map[string][]string // columns of other lists, which the parameter table names
 }
 
 // csvTables has the operations whose answer can be CSV.
 var csvTables = map[string]csvTable{
 	"GET " + listOrdersOperation.Path: {"orders", []string{
-		"orderId", "status", "hold", "holdReason", "failure.code", "amount", "currency",
-		"money.charged chargedOrAuthorized", "money.refunded refundedOrUndone", "money.authorized", "money.voided", "money.kept", "money.disputed", "money.lost",
+		"orderId", "status", "hold", "holdReason", "failure.code failureCode", "amount", "currency",
+		"money.charged chargedOrAuthorized", "money.refunded refundedOrUndone", "money.authorized authorized", "money.voided voided",
+		"money.kept kept", "money.disputed disputed", "money.lost lost",
 		"customerId", "item", "quantity", "submittedBy", "createdAt", "finishedAt"}, nil},
 	"GET " + listMoneyMovementsOperation.Path: {"movements", []string{"at", "orderId", "kind", "amount", "currency", "reference"}, nil},
 	"GET " + getVerificationReportOperation.Path: {"days", []string{
@@ -103,14 +104,7 @@ func (t csvTable) table(answer map[string]any) []byte {
 	record := make([]string, len(t.columns))
 	for i, column := range t.columns {
 		field, name, _ := strings.Cut(column, " ")
-		outer, inner, _ := strings.Cut(field, ".")
-		switch record[i] = cmp.Or(name, outer); {
-		case name != "":
-		case outer == "money":
-			record[i] = inner
-		case inner != "":
-			record[i] += strings.ToUpper(inner[:1]) + inner[1:]
-		}
+		record[i] = cmp.Or(name, field)
 	}
 	_ = out.Write(record) // a buffer has no error
 	rows, _ := answer[t.list].([]any)

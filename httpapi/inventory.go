@@ -54,12 +54,8 @@ type itemPage struct {
 }
 
 func (s *server) listInventory(ctx context.Context, in *listInventoryRequest) (page itemPage, err error) {
-	after, ok := "", true
-	if in.Cursor != "" {
-		after, ok = openCursor([]string{"inventory"}, in.Cursor)
-		ok = ok && possible(after) // the checksum is no secret: any caller can forge a cursor
-	}
-	if !ok {
+	after, ok := openCursor([]string{"inventory"}, in.Cursor)
+	if in.Cursor != "" && (!ok || !possible(after)) { // the checksum is no secret: any caller can forge a cursor
 		return page, errCursor()
 	}
 	rows, err := s.engine.Orders.StockList(ctx, after, in.Limit+1)
