@@ -44,6 +44,7 @@ type config struct {
 	OpsListen       string
 	AllowedHosts    string
 	BehindProxy     string
+	proxies         []netip.Prefix // of BehindProxy, set by validate
 	TLSCert         string
 	TLSKey          string
 	MaxConnections  int
@@ -263,7 +264,7 @@ var everyFlag = func() map[string]bool {
 
 func (c *config) validate(flags *pflag.FlagSet) error {
 	var errs []error
-	var badCell error
+	var badCell, badNetwork error
 	check := func(flag string, good bool, must string) {
 		if !good && flags.Lookup(flag) != nil {
 			errs = append(errs, fmt.Errorf("%s %s", flag, must))
@@ -279,7 +280,7 @@ func (c *config) validate(flags *pflag.FlagSet) error {
 	check("recovery-interval", c.RecoveryInterval > 0 && c.RecoveryInterval <= c.Lease, "must be more than 0s and at most the lease")
 	check("port", c.Port >= 0 && c.Port <= 65535, "must be from 0 to 65535")
 	check("ops-listen", c.OpsListen == "" || isHostPort(c.OpsListen), "must be a host and a port, such as 127.0.0.1:9090")
-	_, badNetwork := networks(c.BehindProxy)
+	c.proxies, badNetwork = networks(c.BehindProxy)
 	check("behind-proxy", badNetwork == nil, "must be networks, such as 10.0.0.0/8,192.0.2.7/32")
 	check("max-connections", c.MaxConnections >= fewestConnections, fmt.Sprint("must be at least ", fewestConnections))
 	check("max-batch", c.MaxBatch >= 1 && c.MaxBatch <= 10_000, "must be from 1 to 10000")
@@ -328,12 +329,6 @@ func networks(text string) (all []netip.Prefix, err error) {
 
 func elements(text string) []string {
 	return strings.FieldsFunc(text, func(c rune) bool { return c == ',' || c == ' ' })
-}
-
-// proxies returns the networks of the reverse proxies.
-func (c *config) proxies() []netip.Prefix {
-	all, _ := networks(c.BehindProxy) // checked by validate
-	return all
 }
 
 // allowedHosts returns the accepted names in the Host header, besides localhost.

@@ -52,7 +52,7 @@ func listening(ctx context.Context, cfg *config, log *slog.Logger) (how httpapi.
 			return how, configError{err}
 		}
 	}
-	how.Connections, how.Proxies, how.Log = connections(cfg, log), cfg.proxies(), log
+	how.Connections, how.Proxies, how.Log = connections(cfg, log), cfg.proxies, log
 	trial, err := openEdge(ctx, cfg)
 	if err != nil {
 		return how, err

@@ -131,7 +131,7 @@ func (s start) serve(ctx context.Context, out io.Writer) error {
 	edge.tail = events.NewTail(outbound.feed, events.TailConfig{Log: log, Registerer: registry})
 	api, forOperations := handlers(cfg, orders, httpapi.Config{
 		Currency: cfg.Currency, ResponseTimeout: cfg.ResponseTimeout, Log: log, Access: control, Webhooks: outbound.endpoints,
-		Books: verification, Events: edge.tail, AllowedHosts: cfg.allowedHosts(), Proxies: cfg.proxies(),
+		Books: verification, Events: edge.tail, AllowedHosts: cfg.allowedHosts(), Proxies: cfg.proxies,
 		Quarantine: place.stranger, Cell: place.place.Cell(), Registerer: registry, Metrics: newScrapes(registry),
 		Console: func(api http.Handler) http.Handler { return console.New(console.Config{Client: console.InMemory(api)}) },
 	})
