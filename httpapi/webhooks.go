@@ -228,8 +228,8 @@ type endpointVerbRequest[B any] struct {
 	Keyed[B]
 }
 
-// day is the default time for which a replaced secret also signs.
-const day = 24 * time.Hour
+// overlapSeconds is how long a replaced secret also signs by default: a day.
+const overlapSeconds = 24 * 60 * 60
 
 type rotateSecretBody struct {
 	OverlapSeconds *int32 `json:"overlapSeconds,omitempty" minimum:"0" maximum:"2592000" doc:"How long deliveries are also signed with the previous secret. Defaults to a day. Use 0 if the secret leaked."`
@@ -242,10 +242,7 @@ type enableBody struct {
 }
 
 func (s *server) rotateSecret(ctx context.Context, q *sent[rotateSecretBody]) (any, error) {
-	overlap := day
-	if seconds := q.body.OverlapSeconds; seconds != nil {
-		overlap = time.Duration(*seconds) * time.Second
-	}
+	overlap := time.Duration(or(q.body.OverlapSeconds, overlapSeconds)) * time.Second
 	return q.endpoint(s.Webhooks.RotateSecret(ctx, q.PathValue("endpointId"), overlap, q.by))
 }
 
