@@ -111,15 +111,15 @@ func (s *server) getDelivery(ctx context.Context, in *getDeliveryRequest) (deliv
 const repeatedDelivery = " A repeated request with the same requestId has no further effect."
 
 var (
-	resendOperation = endpointVerb("resendDelivery", "deliveries/{delivery}/resend", "Send a delivery again",
-		"Sends it as if it were new, in any state, with the same webhook-id. Earlier unfinished "+
-			"deliveries of the order go first; later ones wait for it again."+repeatedDelivery)
-	skipOperation = endpointVerb("skipDelivery", "deliveries/{delivery}/skip", "Skip a delivery",
-		"It is not sent again, and later deliveries of the same order continue. The receiver misses an event, so a reason is required."+
-			repeatedDelivery, "delivery_finished")
-	recoverOperation = endpointVerb("recoverDeliveries", "recover", "Resend exhausted deliveries",
-		"Sends all exhausted deliveries of the endpoint that were last attempted at or after a time as if "+
-			"they were new: up to 10,000, oldest first."+repeatedDelivery)
+	resendOperation = endpointVerb(huma.Operation{OperationID: "resendDelivery", Path: "deliveries/{delivery}/resend", Summary: "Send a delivery again",
+		Description: "Sends it as if it were new, in any state, with the same webhook-id. Earlier unfinished " +
+			"deliveries of the order go first; later ones wait for it again." + repeatedDelivery})
+	skipOperation = endpointVerb(huma.Operation{OperationID: "skipDelivery", Path: "deliveries/{delivery}/skip", Summary: "Skip a delivery",
+		Description: "It is not sent again, and later deliveries of the same order continue. The receiver misses an event, so a reason is required." +
+			repeatedDelivery}, "delivery_finished")
+	recoverOperation = endpointVerb(huma.Operation{OperationID: "recoverDeliveries", Path: "recover", Summary: "Resend exhausted deliveries",
+		Description: "Sends all exhausted deliveries of the endpoint that were last attempted at or after a time as if " +
+			"they were new: up to 10,000, oldest first." + repeatedDelivery})
 )
 
 // deliveryVerbRequest documents what a verb of a delivery reads.

@@ -201,25 +201,23 @@ func (b *webhookEndpointBody) spec() webhooks.Spec {
 }
 
 // endpointVerb documents the verbs of an endpoint and of its deliveries.
-func endpointVerb(id, path, summary, description string, more ...problemCode) huma.Operation {
-	return withBody(huma.Operation{
-		OperationID: id, Method: http.MethodPost, Path: "/api/webhook-endpoints/{endpointId}/" + path, Tags: []string{"webhooks"},
-		Summary: summary, Description: description,
-	}, append(more, "not_found", "invalid_idempotency_key", "idempotency_key_reused", "unavailable", "internal")...)
+func endpointVerb(op huma.Operation, more ...problemCode) huma.Operation {
+	op.Method, op.Path, op.Tags = http.MethodPost, "/api/webhook-endpoints/{endpointId}/"+op.Path, []string{"webhooks"}
+	return withBody(op, append(more, "not_found", "invalid_idempotency_key", "idempotency_key_reused", "unavailable", "internal")...)
 }
 
 var (
-	rotateSecretOperation = endpointVerb("rotateWebhookSecret", "rotate-secret", "Rotate the secret of a webhook endpoint",
-		"The response contains the new secret. It is shown only here, and if the request is repeated with the same "+
-			"requestId. For a while, deliveries have two signatures, "+
-			"one for each secret, so that the receiver can switch in the meantime.")
-	enableOperation = endpointVerb("enableWebhookEndpoint", "enable", "Enable a webhook endpoint",
-		"Deliveries continue where they stopped, at once; or from now on, and unfinished ones are skipped. Earlier failures no longer delay them.")
-	disableOperation = endpointVerb("disableWebhookEndpoint", "disable", "Disable a webhook endpoint",
-		"Nothing is sent to it. Its events are kept as long as the feed keeps them.")
-	testOperation = endpointVerb("testWebhookEndpoint", "test", "Send a test event to a webhook endpoint",
-		"Sends an event of type webhook_endpoint.test at once, even to a disabled endpoint, signed like any other, and "+
-			"returns the result. It is not stored or retried.")
+	rotateSecretOperation = endpointVerb(huma.Operation{OperationID: "rotateWebhookSecret", Path: "rotate-secret", Summary: "Rotate the secret of a webhook endpoint",
+		Description: "The response contains the new secret. It is shown only here, and if the request is repeated with the same " +
+			"requestId. For a while, deliveries have two signatures, " +
+			"one for each secret, so that the receiver can switch in the meantime."})
+	enableOperation = endpointVerb(huma.Operation{OperationID: "enableWebhookEndpoint", Path: "enable", Summary: "Enable a webhook endpoint",
+		Description: "Deliveries continue where they stopped, at once; or from now on, and unfinished ones are skipped. Earlier failures no longer delay them."})
+	disableOperation = endpointVerb(huma.Operation{OperationID: "disableWebhookEndpoint", Path: "disable", Summary: "Disable a webhook endpoint",
+		Description: "Nothing is sent to it. Its events are kept as long as the feed keeps them."})
+	testOperation = endpointVerb(huma.Operation{OperationID: "testWebhookEndpoint", Path: "test", Summary: "Send a test event to a webhook endpoint",
+		Description: "Sends an event of type webhook_endpoint.test at once, even to a disabled endpoint, signed like any other, and " +
+			"returns the result. It is not stored or retried."})
 )
 
 // endpointVerbRequest documents what a verb of an endpoint reads.
