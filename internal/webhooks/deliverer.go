@@ -42,7 +42,7 @@ const (
 type Deliverer struct {
 	query   *db.Queries
 	feed    *events.Reader
-	sender  *Sender
+	sender  *sender
 	cfg     Config
 	log     *slog.Logger
 	metrics *metrics
@@ -64,7 +64,7 @@ func NewDeliverer(query *db.Queries, feed *events.Reader, cfg Config) *Deliverer
 	cfg.Lease = cmp.Or(cfg.Lease, 10*time.Second)
 	cfg.Retention = cmp.Or(cfg.Retention, 30*24*time.Hour)
 	d := &Deliverer{
-		query: query, feed: feed, sender: NewSender(cfg.AllowPrivate), cfg: cfg, owner: uuid.New(),
+		query: query, feed: feed, sender: newSender(cfg.AllowPrivate), cfg: cfg, owner: uuid.New(),
 		log: cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)), metrics: newMetrics(cfg.Registerer, query),
 		stopping: make(chan struct{}), senders: map[int32]*endpointSender{},
 	}
@@ -113,7 +113,7 @@ func (d *Deliverer) end(ctx context.Context) {
 		}
 	}
 	d.endStatements()
-	d.sender.Close()
+	d.sender.CloseIdleConnections()
 }
 
 // releaseLimit is how long Stop waits for the database, which may be away.

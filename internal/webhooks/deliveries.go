@@ -49,14 +49,14 @@ func (s *Endpoints) Deliveries(ctx context.Context, endpointID string, f Filter)
 	}
 	q := db.WebhookDeliveriesListParams{EndpointNo: numberOf(endpointID), State: f.State, Before: f.Before, Most: f.Limit}
 	if f.Item != "" {
-		q.Subject = ItemSubject(f.Item)
+		q.Subject = itemSubject(f.Item)
 	}
 	if f.OrderID != "" {
 		o, err := s.reader.Get(ctx, f.OrderID)
 		if err != nil {
 			return nil, err
 		}
-		q.Subject = OrderSubject(o.OrderNo)
+		q.Subject = orderSubject(o.OrderNo)
 	}
 	rows, err := orders.Read(ctx, s.reader, s.query.WebhookDeliveriesList, q)
 	all := make([]Delivery, len(rows))
@@ -74,7 +74,7 @@ func (s *Endpoints) DeliveriesOf(ctx context.Context, orderID string, limit int3
 		return nil, err
 	}
 	rows, err := orders.Read(ctx, s.reader, s.query.WebhookDeliveriesOfSubject, db.WebhookDeliveriesOfSubjectParams{
-		Subject: OrderSubject(o.OrderNo), OrderID: orderID, Most: limit})
+		Subject: orderSubject(o.OrderNo), OrderID: orderID, Most: limit})
 	all := make([]Delivery, len(rows))
 	for i, row := range rows {
 		all[i].WebhookDeliveriesListRow = db.WebhookDeliveriesListRow(row)

@@ -270,7 +270,7 @@ func (c *endpointSender) start(p *dueDelivery) {
 	endpoint, at := c.endpoint, c.clock.now().UTC()
 	c.inFlight++
 	c.d.running.Go(func() {
-		a := c.d.sender.Send(c.d.sending, &endpoint, signing.Message{ID: p.eventID, Body: p.body}, at)
+		a := c.d.sender.send(c.d.sending, &endpoint, signing.Message{ID: p.eventID, Body: p.body}, at)
 		c.results <- result{p, a, endpoint.Version, c.d.sending.Err() != nil && !a.Delivered()}
 	})
 }
@@ -449,9 +449,9 @@ func (c *endpointSender) store(ctx context.Context, set []events.Event, next eve
 // subjectOf is the subject of an event, and its number there.
 func subjectOf(e *events.Event) (subject string, seq int64) {
 	if e.StockItem != "" {
-		return ItemSubject(e.StockItem), e.Data.Version
+		return itemSubject(e.StockItem), e.Data.Version
 	}
-	return OrderSubject(e.OrderNo), e.Data.Seq
+	return orderSubject(e.OrderNo), e.Data.Seq
 }
 
 // mayRunAhead reports whether more deliveries may be stored. At the limit, they are counted again now and then, and

@@ -82,11 +82,11 @@ func LastFailure(e *db.WebhookEndpoint) *Entry {
 
 const orderPrefix, itemPrefix = "order ", "item "
 
-// OrderSubject is the subject of an order's events, which are delivered in order.
-func OrderSubject(orderNo int64) string { return orderPrefix + strconv.FormatInt(orderNo, 10) }
+// orderSubject is the subject of an order's events, which are delivered in order.
+func orderSubject(orderNo int64) string { return orderPrefix + strconv.FormatInt(orderNo, 10) }
 
-// ItemSubject is the subject of an item's events, which are delivered in order.
-func ItemSubject(item string) string { return itemPrefix + item }
+// itemSubject is the subject of an item's events, which are delivered in order.
+func itemSubject(item string) string { return itemPrefix + item }
 
 // secretsOf are the secrets that sign the messages to an endpoint at a time: two during a rotation.
 func secretsOf(e *db.WebhookEndpoint, now time.Time) []string {
@@ -427,8 +427,8 @@ func (s *Endpoints) checkAddress(ctx context.Context, text string) error {
 	return nil
 }
 
-// TestType is the type of test events.
-const TestType = "webhook_endpoint.test"
+// testType is the type of test events.
+const testType = "webhook_endpoint.test"
 
 // TestSent is the result of a test event.
 type TestSent struct {
@@ -442,10 +442,10 @@ func (s *Endpoints) Test(ctx context.Context, id string) (TestSent, error) {
 	if err != nil {
 		return TestSent{}, err
 	}
-	sender := NewSender(s.options.Private)
-	defer sender.Close()
+	sender := newSender(s.options.Private)
+	defer sender.CloseIdleConnections()
 	now := s.options.Now()
-	m := message{ID: "evt_test_" + strings.ToLower(rand.Text()), Type: TestType, Timestamp: now.UTC()}
+	m := message{ID: "evt_test_" + strings.ToLower(rand.Text()), Type: testType, Timestamp: now.UTC()}
 	m.Data.EndpointID = id
-	return TestSent{m.ID, sender.Send(ctx, &e, signing.Message{ID: m.ID, Body: m.json()}, now)}, nil
+	return TestSent{m.ID, sender.send(ctx, &e, signing.Message{ID: m.ID, Body: m.json()}, now)}, nil
 }

@@ -37,20 +37,17 @@ const (
 	mostOverall = 1024
 )
 
-// Sender sends messages to endpoints. Its methods are safe for concurrent use.
-type Sender struct{ transport *http.Transport }
+// sender sends messages to endpoints. Its methods are safe for concurrent use.
+type sender struct{ *http.Transport }
 
-// NewSender returns a sender. It connects to private addresses only if private is set, and follows no redirects.
-func NewSender(private bool) *Sender {
-	return &Sender{provider.NewTransport(mostAtOnce, private)}
+// newSender returns a sender. It connects to private addresses only if private is set, and follows no redirects.
+func newSender(private bool) *sender {
+	return &sender{provider.NewTransport(mostAtOnce, private)}
 }
 
-// Close closes the idle connections.
-func (s *Sender) Close() { s.transport.CloseIdleConnections() }
-
-// Send sends a message to an endpoint, signed with its current secrets. The stored part of the answer is masked, so
+// send sends a message to an endpoint, signed with its current secrets. The stored part of the answer is masked, so
 // that it contains none of them.
-func (s *Sender) Send(ctx context.Context, e *db.WebhookEndpoint, m signing.Message, now time.Time) Attempt {
+func (s *sender) send(ctx context.Context, e *db.WebhookEndpoint, m signing.Message, now time.Time) Attempt {
 	began := time.Now()
 	a := Attempt{Entry: Entry{At: now}}
 	if err := s.exchange(ctx, e, m, &a); err != nil {
@@ -62,7 +59,7 @@ func (s *Sender) Send(ctx context.Context, e *db.WebhookEndpoint, m signing.Mess
 }
 
 // exchange sends the request and reads the answer into a.
-func (s *Sender) exchange(ctx context.Context, e *db.WebhookEndpoint, m signing.Message, a *Attempt) error {
+func (s *sender) exchange(ctx context.Context, e *db.WebhookEndpoint, m signing.Message, a *Attempt) error {
 	ctx, cancel := context.WithTimeout(ctx, attemptLimit)
 	defer cancel()
 	var sent atomic.Int32
@@ -82,7 +79,7 @@ func (s *Sender) exchange(ctx context.Context, e *db.WebhookEndpoint, m signing.
 	request.Header["Content-Type"] = []string{"application/json"}
 	request.Header["User-Agent"] = []string{provider.UserAgent}
 	signing.Sign(request.Header, m, a.At, keys...)
-	response, err := s.transport.RoundTrip(request)
+	response, err := s.RoundTrip(request)
 	if err != nil {
 		x := provider.Exchange{Err: err, Ended: ctx.Err(), Sent: int(sent.Load())}
 		return errors.New(x.Reason())
