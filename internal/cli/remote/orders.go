@@ -80,13 +80,13 @@ func ordersListCommand() *cobra.Command {
 	f.BoolVar(&filter.Authorized, "authorized", false, "only orders of which something is authorized, and neither captured nor voided")
 	f.BoolVar(&filter.Voided, "voided", false, "only orders of whose authorization something was voided or has ended")
 	f.StringVar((*string)(&filter.Refund), "refund", "", "only orders with a refund, capture or void that is open, or whose last refund is done: open or done")
-	f.StringVar((*string)(&filter.FailureStep), "failed", "", "only orders of which this has failed: charge, reserve, confirm, refund, capture or void")
+	f.StringVar((*string)(&filter.FailureStep), "failure-step", "", "only orders of which this has failed: charge, reserve, confirm, refund, capture or void")
 	f.StringVar((*string)(&filter.Dispute), "dispute", "", "only orders with a dispute in this state: open, won or lost")
 	f.IntVar(&limit, "limit", 50, "maximum number of orders; 0: all")
 	completing(cmd, "status", statusWords...)
 	completing(cmd, "hold", holdWords...)
 	completing(cmd, "refund", "open", "done")
-	completing(cmd, "failed", "charge", "reserve", "confirm", "refund", "capture", "void")
+	completing(cmd, "failure-step", "charge", "reserve", "confirm", "refund", "capture", "void")
 	completing(cmd, "dispute", "open", "won", "lost")
 	return cmd
 }
@@ -380,14 +380,28 @@ func requestIDFlag(f *pflag.FlagSet, of string, id *string) {
 	f.StringVar(id, "request-id", "", "ID of the "+of+", which makes repeating it safe; empty: a new one")
 }
 
-const (
-	amountHelp   = "amount, a decimal; by default everything that is left"
-	chargeReason = "reason, for the history and for http providers"
-)
+// chargeFlags adds the flags that all changes of a charge have.
+func chargeFlags(cmd *cobra.Command, reason, requestID *string) {
+	cmd.Flags().StringVar(reason, "reason", "", "reason, for the history and for http providers")
+	requestIDFlag(cmd.Flags(), cmd.Name(), requestID)
+}
+
+const amountHelp = "amount, a decimal; by default everything that is left"
+
+// optional is a flag whose text stays nil without it.
+type optional struct{ text **string }
+
+func (o optional) String() string { return *cmp.Or(*o.text, new("")) }
+
+func (o optional) Set(text string) error {
+	*o.text = &text
+	return nil
+}
+
+func (optional) Type() string { return "string" }
 
 func ordersRefundCommand() *cobra.Command {
 	var body client.RefundBody
-	var amount string
 	var lines, parts []string
 	var restock []int
 	cmd := verbOfOne("refund", &body, &cobra.Command{
@@ -398,17 +412,13 @@ func ordersRefundCommand() *cobra.Command {
 			"  pawl orders refund order-1 --reason \"sent back\" --restock 1 --dry-run\n" +
 			"  pawl orders refund order-2 --reason \"sent back\" --line 1=2 --line-amount 3=2.86 --restock-line 1",
 		PreRunE: func(*cobra.Command, []string) (err error) {
-			if amount != "" { // an empty one is rejected
-				body.Amount = &amount
-			}
 			body.Lines, err = linesIn(lines, parts, restock)
 			return err
 		},
 	})
 	f := cmd.Flags()
-	f.StringVar(&amount, "amount", "", amountHelp)
-	f.StringVar(&body.Reason, "reason", "", chargeReason)
-	requestIDFlag(f, "refund", &body.RequestID)
+	f.Var(optional{&body.Amount}, "amount", amountHelp)
+	chargeFlags(cmd, &body.Reason, &body.RequestID)
 	f.IntVar(&body.Restock, "restock", 0, "number of units to return to stock, of an order of one item")
 	f.StringSliceVar(&lines, "line", nil, "`LINE=UNITS` of an order with lines, comma-separated; the amount is by default theirs")
 	f.StringSliceVar(&parts, "line-amount", nil, "`LINE=AMOUNT` of a tax, discount, fee or shipping: a part of it, comma-separated")
@@ -441,23 +451,15 @@ func linesIn(texts, parts []string, restock []int) (lines []client.LinePart, err
 
 func ordersCaptureCommand() *cobra.Command {
 	var body client.CaptureBody
-	var amount string
 	cmd := verbOfOne("capture", &body, &cobra.Command{
 		Use: "capture ORDER", Short: "Capture a part of an authorization",
 		Long: "Captures a part of what the charge of a completed order authorized. With --request-id, repeating the command is safe.",
 		Example: "  pawl orders capture order-1 --amount 40 --request-id parcel-1\n" +
 			"  pawl orders capture order-1 --amount 20 --final",
-		PreRunE: func(*cobra.Command, []string) error {
-			if amount != "" { // an empty one is rejected
-				body.Amount = &amount
-			}
-			return nil
-		},
 	})
-	cmd.Flags().StringVar(&amount, "amount", "", amountHelp)
+	cmd.Flags().Var(optional{&body.Amount}, "amount", amountHelp)
 	cmd.Flags().BoolVar(&body.Final, "final", false, "void the rest")
-	cmd.Flags().StringVar(&body.Reason, "reason", "", chargeReason)
-	requestIDFlag(cmd.Flags(), "capture", &body.RequestID)
+	chargeFlags(cmd, &body.Reason, &body.RequestID)
 	return cmd
 }
 
@@ -468,8 +470,7 @@ func ordersVoidCommand() *cobra.Command {
 		Long:    "Gives up what is not captured of the charge of a completed order. With --request-id, repeating the command is safe.",
 		Example: "  pawl orders void order-1 --request-id rest",
 	})
-	cmd.Flags().StringVar(&body.Reason, "reason", "", chargeReason)
-	requestIDFlag(cmd.Flags(), "void", &body.RequestID)
+	chargeFlags(cmd, &body.Reason, &body.RequestID)
 	return cmd
 }
 
