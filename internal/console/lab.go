@@ -1,7 +1,6 @@
 package console
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -114,43 +113,37 @@ type LabProof struct {
 // Count formats a number for people, as the pages do.
 func Count(n any) string { return count(n) }
 
+// Over reports whether the demonstration has ended.
+func (s *LabState) Over() bool { return s.Verdict != "" || s.Wrong != "" }
+
 // inLab serves a page even if no replica can identify the person, who must be able to start one.
 func (c *console) inLab(serve func(*visit) error) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		v := c.visit(w, r)
+	return c.visited(func(v *visit) error {
 		_ = v.identify()
-		if err := serve(v); err != nil {
-			v.showError(err)
-		}
-	}
+		return serve(v)
+	})
 }
 
 type labPage struct {
 	LabState
-	Over    bool   // the demonstration has ended
 	Refused string // why the action failed
 	Own     field  // for rules
 }
 
-func (v *visit) showLab() error { return v.showLabWith(nil, "") }
-
-func (v *visit) showLabWith(refused error, typed string) error {
+func (v *visit) labPage() *labPage {
 	state := v.console.Lab.State(v.r.Context())
-	p := labPage{LabState: state, Over: state.Verdict != "" || state.Wrong != "", Own: field{
-		Name: "rules", Label: "Or your own rules, one per line", Type: "textarea", Value: cmp.Or(typed, strings.Join(state.Rules, "\n")),
+	return &labPage{LabState: state, Own: field{
+		Name: "rules", Label: "Or your own rules, one per line", Type: "textarea", Value: strings.Join(state.Rules, "\n"),
 		Help: "Such as timeout-after@charge,fraction=0.5 or decline:stolen_card@charge,item=teapot.",
 	}}
-	if refused != nil { // no reloads, which would remove the error and the typed rules
-		if p.Refused = refused.Error(); typed != "" {
-			p.Refused, p.Own.Wrong = "", p.Refused
-		}
-		return v.showAs(http.StatusConflict, "lab", page{Title: "Lab", Data: p})
+}
+
+func (v *visit) showLab() error {
+	p, title := v.labPage(), "Lab"
+	if p.Verdict != "" {
+		title = fmt.Sprint(p.Books.Twice, " charged twice")
 	}
-	title := "Lab"
-	if state.Verdict != "" {
-		title = fmt.Sprint(state.Books.Twice, " charged twice")
-	}
-	if !p.Over {
+	if !p.Over() {
 		v.live = "/console/lab/live"
 	}
 	return v.show("lab", page{Title: title, Data: p})
@@ -168,10 +161,17 @@ func (v *visit) doInLab() error {
 			action.Rules = append(action.Rules, line)
 		}
 	}
-	if err := v.console.Lab.Do(v.r.Context(), action); err != nil {
-		return v.showLabWith(err, typed)
+	refused := v.console.Lab.Do(v.r.Context(), action)
+	if refused == nil {
+		return v.redirect("/console/lab")
 	}
-	return v.redirect("/console/lab")
+	p := v.labPage() // without reloads, which would remove the error and the typed rules
+	if typed == "" {
+		p.Refused = refused.Error()
+	} else {
+		p.Own.Value, p.Own.Wrong = typed, refused.Error()
+	}
+	return v.showAs(http.StatusConflict, "lab", page{Title: "Lab", Data: p})
 }
 
 // Is reports whether these are the rules of the fault.

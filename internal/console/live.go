@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"net/http"
@@ -22,13 +23,15 @@ const pokeEvery = time.Second
 // delivery, and a count may have been read just before the last event.
 const againEvery = 2 * time.Second
 
-// pokes tells a page when it is outdated.
-func (v *visit) pokes() error { return v.stream(v.sign()) }
+// pokes tells a page when it is outdated. Its URL has the version that it shows.
+func (v *visit) pokes() error {
+	return v.stream(v.version, cmp.Or(v.query("seq"), v.query("books"), v.query("totals"), v.query("after")))
+}
 
-// stream sends an event whenever the sign differs from the one shown, until the page or the service is closed. A page
+// stream sends an event whenever the version differs from the one shown, until the page or the service is closed. A page
 // about all orders gets the first at once, and one every few seconds from then on.
-func (v *visit) stream(sign func(context.Context) (string, error), shown string) error {
-	now, err := sign(v.r.Context())
+func (v *visit) stream(version func(context.Context) (string, error), shown string) error {
+	now, err := version(v.r.Context())
 	if err != nil {
 		return err
 	}
@@ -42,9 +45,9 @@ func (v *visit) stream(sign func(context.Context) (string, error), shown string)
 		_, err := io.WriteString(v.w, text)
 		return err == nil && stream.Flush() == nil
 	}
-	text, last := "retry: 3000\n\n", time.Now()                  // last: when the page was loaded
-	followsAll := v.r.URL.Query().Has("after")                   // not only an order, or the books
-	for ctx := v.r.Context(); err == nil; now, err = sign(ctx) { // after an error the browser reconnects, and gets it
+	text, last := "retry: 3000\n\n", time.Now()                     // last: when the page was loaded
+	followsAll := v.r.URL.Query().Has("after")                      // not only an order, or the books
+	for ctx := v.r.Context(); err == nil; now, err = version(ctx) { // after an error the browser reconnects, and gets it
 		pause := pokeEvery
 		switch {
 		case now != shown:
@@ -68,27 +71,20 @@ func (v *visit) stream(sign func(context.Context) (string, error), shown string)
 	return nil
 }
 
-// sign returns a function for the current version of what a page shows, and the version on the page.
-func (v *visit) sign() (now func(context.Context) (string, error), shown string) {
-	order, step, request := v.query("order"), v.query("books"), v.query("request")
-	switch {
+// version is that of what the page shows, as it is now.
+func (v *visit) version(ctx context.Context) (string, error) {
+	switch order, request := v.query("order"), v.query("request"); {
 	case order != "":
-		return func(ctx context.Context) (string, error) {
-			found, err := v.api.GetOrder(ctx, order)
-			return versionOf(found, err, func(o *client.Order) string { return strconv.Itoa(o.Seq) })
-		}, v.query("seq")
-	case step != "":
-		return func(ctx context.Context) (string, error) {
-			proof, err := v.api.GetVerification(ctx)
-			return versionOf(proof, err, proofStep)
-		}, step
+		found, err := v.api.GetOrder(ctx, order)
+		return versionOf(found, err, func(o *client.Order) string { return strconv.Itoa(o.Seq) })
+	case v.query("books") != "":
+		proof, err := v.api.GetVerification(ctx)
+		return versionOf(proof, err, proofStep)
 	case request != "":
-		return func(ctx context.Context) (string, error) {
-			found, err := v.api.GetRequest(ctx, request, client.GetRequestParams{Limit: 1})
-			return versionOf(found, err, totalsOf)
-		}, v.query("totals")
+		found, err := v.api.GetRequest(ctx, request, client.GetRequestParams{Limit: 1})
+		return versionOf(found, err, totalsOf)
 	}
-	return v.latest, v.query("after")
+	return v.latest(ctx)
 }
 
 func versionOf[T any](found *T, err error, version func(*T) string) (string, error) {

@@ -1,11 +1,11 @@
 package console
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -16,8 +16,7 @@ import (
 
 func (v *visit) policies() error {
 	const most = 50
-	params := client.ListPoliciesParams{Before: max(number(v.query("before")), 0), Limit: most}
-	list, err := v.api.ListPolicies(v.r.Context(), params)
+	list, err := v.api.ListPolicies(v.r.Context(), client.ListPoliciesParams{Before: max(number(v.query("before")), 0), Limit: most})
 	if err != nil {
 		return err
 	}
@@ -59,17 +58,14 @@ func (v *visit) readPolicy(parameter string, options ...client.CallOption) (*cli
 	return v.api.GetPolicy(v.r.Context(), version, options...)
 }
 
-// activePolicy is the active version without its source; empty: there is none, or the person may not know.
+// activePolicy is the active version; empty: there is none, or the person may not know.
 func (v *visit) activePolicy() (*client.PolicyVersion, error) {
 	if !v.may("listPolicies") {
 		return &client.PolicyVersion{}, nil
 	}
-	list, err := v.api.ListPolicies(v.r.Context(), client.ListPoliciesParams{Limit: 20})
+	list, err := v.api.ListPolicies(v.r.Context(), client.ListPoliciesParams{Limit: 1})
 	if err != nil || list.Active == 0 {
 		return &client.PolicyVersion{}, err
-	}
-	if i := slices.IndexFunc(list.Policies, func(p client.PolicyVersion) bool { return p.Active }); i >= 0 {
-		return &list.Policies[i], nil
 	}
 	return v.api.GetPolicy(v.r.Context(), list.Active)
 }
@@ -94,7 +90,7 @@ func (v *visit) writePolicy() error {
 		}
 		form.Source = from.Source
 	}
-	return v.showPolicyForm(form)
+	return v.showPolicyForm(http.StatusOK, form)
 }
 
 // checkPolicy shows the mistakes of a text, or what it would change. It stores a checked text.
@@ -103,32 +99,28 @@ func (v *visit) checkPolicy() error {
 		return err
 	}
 	text := func(name string) string { return strings.ReplaceAll(v.r.PostFormValue(name), "\r\n", "\n") } // of browsers
-	source := text("source")
-	store := text("store") != "" && text("checked") == source && !v.ofAnother() // otherwise, it is checked again
-	body := client.StorePolicyBody{Source: source}
+	form := policyForm{Source: text("source")}
+	store := text("store") != "" && text("checked") == form.Source && !v.ofAnother() // otherwise, it is checked again
+	body := client.StorePolicyBody{Source: form.Source}
 	stored, err := v.api.StorePolicy(v.r.Context(), body, client.StorePolicyParams{DryRun: !store})
-	form := policyForm{Source: source}
-	form.Problem, _ = errors.AsType[*client.Problem](err) // the text must not be lost
-	if err != nil && form.Problem == nil {
+	if problem, ok := errors.AsType[*client.Problem](err); ok { // the text must not be lost
+		form.Problem = problem
+		return v.showPolicyForm(int(problem.Status), form)
+	}
+	if err != nil {
 		return err
 	}
-	if store && err == nil {
+	if store {
 		return v.redirect(policyURL(stored.Version))
 	}
-	if err == nil {
-		form.Checked = stored
-		if form.comparison, err = v.compared(0, &client.PolicyVersion{Source: source}); err != nil {
-			return err
-		}
+	form.Checked = stored
+	if form.comparison, err = v.compared(0, &client.PolicyVersion{Source: form.Source}); err != nil {
+		return err
 	}
-	return v.showPolicyForm(form)
+	return v.showPolicyForm(http.StatusOK, form)
 }
 
-func (v *visit) showPolicyForm(form policyForm) error {
-	status := http.StatusOK
-	if form.Problem != nil {
-		status = int(form.Problem.Status)
-	}
+func (v *visit) showPolicyForm(status int, form policyForm) error {
 	return v.showAs(status, "policy_form", page{Title: "New policy", Data: form})
 }
 
@@ -139,21 +131,16 @@ type comparison struct {
 }
 
 // compared compares a policy with a version; 0: the active one.
-func (v *visit) compared(against int, p *client.PolicyVersion) (c comparison, err error) {
-	if against == 0 {
-		list, err := v.api.ListPolicies(v.r.Context(), client.ListPoliciesParams{Limit: 1})
-		if err != nil {
-			return c, err
-		}
-		against = list.Active
-	}
-	other := &client.PolicyVersion{}
+func (v *visit) compared(against int, p *client.PolicyVersion) (comparison, error) {
+	other := v.activePolicy
 	if against > 0 {
-		if other, err = v.api.GetPolicy(v.r.Context(), against); err != nil {
-			return c, err
-		}
+		other = func() (*client.PolicyVersion, error) { return v.api.GetPolicy(v.r.Context(), against) }
 	}
-	return comparison{against, diff(other, p)}, nil
+	before, err := other()
+	if err != nil {
+		return comparison{}, err
+	}
+	return comparison{before.Version, diff(before, p)}, nil
 }
 
 // activatePolicy serves the pages to activate a version.
@@ -166,19 +153,6 @@ func (v *visit) activatePolicy() error {
 	if err := v.needs("activatePolicy"); err != nil {
 		return err
 	}
-	query := url.Values{"version": {strconv.Itoa(p.Version)}}
-	t := &task{
-		Name: "activate", operation: "activatePolicy",
-		Heading: fmt.Sprintf("Activate policy %d?", p.Version), Button: fmt.Sprintf("Activate policy %d", p.Version),
-		Notes:  []string{"New orders start with it. Orders that have started keep their policy."},
-		fields: []field{whyField}, seen: map[string]string{"etag": answer.Header.Get("ETag")},
-		do: func(form url.Values) error {
-			seen := client.ActivatePolicyParams{IfMatch: form.Get("etag")}
-			body := client.ActivatePolicyBody{Reason: form.Get("reason")}
-			_, err := v.api.ActivatePolicy(v.r.Context(), p.Version, body, seen)
-			return v.backTo(policyURL(p.Version))(nil, err)
-		},
-	}
 	if v.r.Method == http.MethodGet && p.Active {
 		return v.tell(result{Heading: fmt.Sprintf("Policy %d is already the active version", p.Version), Back: policyURL(p.Version)})
 	}
@@ -187,11 +161,21 @@ func (v *visit) activatePolicy() error {
 	if err != nil {
 		return err
 	}
-	t.Danger, t.Warnings = len(tried.Warnings) > 0, tried.Warnings
-	if t.comparison, err = v.compared(0, p); err != nil {
+	changes, err := v.compared(0, p)
+	if err != nil {
 		return err
 	}
-	return v.perform(tasksOf("/console/policy", query, t))
+	return v.perform(tasksOf("/console/policy", url.Values{"version": {strconv.Itoa(p.Version)}}, &task{
+		Name: "activate", operation: "activatePolicy", Danger: len(tried.Warnings) > 0, Warnings: tried.Warnings, comparison: changes,
+		Heading: fmt.Sprintf("Activate policy %d?", p.Version), Button: fmt.Sprintf("Activate policy %d", p.Version),
+		Notes:  []string{"New orders start with it. Orders that have started keep their policy."},
+		fields: []field{whyField}, seen: map[string]string{"etag": answer.Header.Get("ETag")},
+		do: func(form url.Values) error {
+			seen := client.ActivatePolicyParams{IfMatch: form.Get("etag")}
+			body := client.ActivatePolicyBody{Reason: form.Get("reason")}
+			return v.backTo(policyURL(p.Version))(v.api.ActivatePolicy(v.r.Context(), p.Version, body, seen))
+		},
+	}))
 }
 
 func policyURL(version int) string {
@@ -206,19 +190,14 @@ type diffLine struct {
 
 // diff compares the texts of two policies. It is empty if they are the same.
 func diff(before, after *client.PolicyVersion) (lines []diffLine) {
+	kinds := map[byte]string{'@': "place", '\\': "place", '+': "added", '-': "removed"}
 	text := udiff.Unified(policyName(before), policyName(after), before.Source, after.Source)
 	for line := range strings.Lines(text) {
-		line = strings.TrimSuffix(line, "\n")
-		kind := "same"
-		switch {
-		case len(lines) < 2, strings.HasPrefix(line, "@"), strings.HasPrefix(line, `\`): // the first two name the texts
+		kind := cmp.Or(kinds[line[0]], "same")
+		if len(lines) < 2 { // they name the texts
 			kind = "place"
-		case strings.HasPrefix(line, "+"):
-			kind = "added"
-		case strings.HasPrefix(line, "-"):
-			kind = "removed"
 		}
-		lines = append(lines, diffLine{kind, line})
+		lines = append(lines, diffLine{kind, strings.TrimSuffix(line, "\n")})
 	}
 	return lines
 }

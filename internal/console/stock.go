@@ -2,6 +2,7 @@ package console
 
 import (
 	"fmt"
+	"html/template"
 	"net/http"
 	"net/url"
 	"slices"
@@ -32,15 +33,15 @@ func (v *visit) showStock() error {
 // lowStock is how many available units of an item are marked as few.
 const lowStock = 5
 
-// mark says in a word that little or nothing of an item is left to sell, and has the class of the word.
-func mark(i client.Item) [2]string {
+// mark says that little or nothing of an item is left to sell.
+func mark(i client.Item) template.HTML {
 	switch {
 	case i.Available == nil || *i.Available > lowStock:
-		return [2]string{}
+		return ""
 	case *i.Available > 0:
-		return [2]string{"few left", "approval"}
+		return `<span class="badge approval">few left</span>`
 	}
-	return [2]string{"sold out", "attention"}
+	return `<span class="badge attention">sold out</span>`
 }
 
 // restockOf is the order that units came back from, with a refund; empty: it was another change.
@@ -203,7 +204,7 @@ func (i *stockItem) preview(onHand int64, err error) ([]change, []string, error)
 	}
 	available := "not tracked"
 	if i.Available != nil {
-		available = count(*i.Available)
+		available = count(i.Available)
 	}
 	changes, notes, err := previewOf(change{"On hand", count(i.OnHand), count(onHand)}, change{"Available", available, count(onHand - i.Reserved)})
 	if err == nil {

@@ -22,10 +22,7 @@ var templates = parseTemplates()
 
 func parseTemplates() map[string]*template.Template {
 	frame := template.Must(template.New("").Funcs(functions).ParseFS(templateFiles, "templates/layout.html", "templates/_*.html"))
-	files, err := fs.Glob(templateFiles, "templates/[a-z]*.html")
-	if err != nil {
-		panic("console: " + err.Error())
-	}
+	files, _ := fs.Glob(templateFiles, "templates/[a-z]*.html") // the pattern is right
 	all := map[string]*template.Template{}
 	for _, file := range files {
 		name := strings.TrimSuffix(strings.TrimPrefix(file, "templates/"), ".html")
@@ -52,7 +49,6 @@ var functions = template.FuncMap{
 		return `<a href="` + template.HTML(orderURL(id)) + `">` + isolated(id) + `</a>`
 	},
 	"timeAt":    timeAt,
-	"onDay":     onDay,
 	"badge":     badge,
 	"orderURL":  orderURL,
 	"ordersURL": ordersURL,
@@ -94,23 +90,25 @@ func isolated(name string) template.HTML {
 }
 
 // ago says how long ago a time was. A script keeps it up to date.
-func ago(at time.Time) template.HTML { return moment(at, "", time.Since(at)) }
+func ago(at time.Time) template.HTML { return moment(at, "", distance(time.Since(at))) }
 
 // due says when something is due: now, if it was before.
-func due(at time.Time) template.HTML { return moment(at, " data-due", min(0, time.Since(at))) }
+func due(at time.Time) template.HTML {
+	return moment(at, " data-due", distance(min(0, time.Since(at))))
+}
 
 // lasts says how long something has lasted, with a preposition.
 func lasts(since time.Time) template.HTML {
-	return template.HTML(strings.ReplaceAll(string(moment(since, " data-lasts", 0)), ">now<", ">for "+length(time.Since(since))+"<"))
+	return moment(since, " data-lasts", "for "+length(time.Since(since)))
 }
 
-func moment(at time.Time, attribute string, since time.Duration) template.HTML {
+func moment(at time.Time, attribute, words string) template.HTML {
 	if at.IsZero() {
 		return ""
 	}
 	utc := at.UTC()
 	return template.HTML(fmt.Sprintf(`<time%s datetime="%s" title="%s">%s</time>`,
-		attribute, utc.Format(time.RFC3339Nano), utc.Format("2006-01-02 15:04:05 UTC"), distance(since)))
+		attribute, utc.Format(time.RFC3339Nano), utc.Format("2006-01-02 15:04:05 UTC"), words))
 }
 
 // holdWords say what orders wait for.
@@ -183,9 +181,6 @@ func timeAt(at time.Time, layout string) template.HTML {
 	utc := at.UTC()
 	return template.HTML(fmt.Sprintf(`<time class="clock nowrap" datetime="%s">%s</time>`, utc.Format(time.RFC3339Nano), utc.Format(layout)))
 }
-
-// onDay is a time to decide by: its day and minute, in UTC.
-func onDay(at time.Time) template.HTML { return timeAt(at, "Mon 2 Jan 15:04 UTC") }
 
 // capital is a text as the beginning of a sentence. A code stays as it is.
 func capital(text string) string {
@@ -280,15 +275,11 @@ func visibleLines(text string) string { return visibleBut(text, "\n\t") }
 func visibleBut(text, kept string) string {
 	var b strings.Builder
 	for _, r := range text {
-		if hidden(r) && !strings.ContainsRune(kept, r) {
+		if unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) && !strings.ContainsRune(kept, r) {
 			fmt.Fprintf(&b, "\\u%04x", r)
 		} else {
 			b.WriteRune(r)
 		}
 	}
 	return b.String()
-}
-
-func hidden(r rune) bool {
-	return unicode.Is(unicode.Cc, r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp)
 }

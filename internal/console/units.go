@@ -58,25 +58,6 @@ func less(amount string, part decimal.Decimal) string {
 	return rest.String()
 }
 
-// itemsOf is what the items among some lines cost.
-func itemsOf(lines []client.Line) decimal.Decimal {
-	sum := decimal.Zero
-	for _, line := range lines {
-		if line.Kind == "" {
-			sum, _ = sum.Add(parsed(line.Amount))
-		}
-	}
-	return sum
-}
-
-// proposed is the part of a tax or discount that goes with some of the items.
-func proposed(line *client.Line, some, items decimal.Decimal) decimal.Decimal {
-	if line.Kind != client.LineKindTax && line.Kind != client.LineKindDiscount {
-		return decimal.Zero
-	}
-	return share(line.Amount, some, items)
-}
-
 // share is a part of an amount, rounded half up as by the API.
 func share(amount string, some, all decimal.Decimal) decimal.Decimal {
 	whole := parsed(amount)
@@ -127,12 +108,9 @@ type choice struct {
 }
 
 func (c *choice) add(part decimal.Decimal, what string) {
-	if part.IsZero() {
-		return
-	}
-	c.total, _ = c.total.Add(part)
-	if c.parts = append(c.parts, "+ "+count(part.Abs().String())+" for "+what); part.IsNeg() {
-		c.parts[len(c.parts)-1] = "− " + count(part.Abs().String()) + " for " + what
+	sign := map[int]string{1: "+ ", -1: "− "}[part.Sign()]
+	if c.total, _ = c.total.Add(part); sign != "" {
+		c.parts = append(c.parts, sign+count(part.Abs().String())+" for "+what)
 	}
 }
 
@@ -140,10 +118,14 @@ func (c *choice) add(part decimal.Decimal, what string) {
 func (q *ofOrder) chosen(form url.Values) (c choice) {
 	left, all := q.left(q.verb.Name), form.Get("all") == "yes"
 	c.total, c.amount = parsed(q.order.Amount).Zero(), amountIn(form, "amount")
+	items := decimal.Zero
 	for i, line := range q.order.Lines {
-		restock, units := form.Get("restock") == "yes" && line.Kind == "" && q.tracked[line.Item], numberOr(form.Get(lineField(i)), -1)
+		restock, units := form.Get("restock") == "yes" && q.tracked[line.Item], numberOr(form.Get(lineField(i)), -1)
 		if all {
 			units = left[i].Quantity
+		}
+		if line.Kind == "" {
+			items, _ = items.Add(parsed(left[i].Amount))
 		}
 		if line.Kind != "" || units == 0 {
 			continue
@@ -157,22 +139,26 @@ func (q *ofOrder) chosen(form url.Values) (c choice) {
 			c.add(part, fmt.Sprintf("%d × %s", units, visible(line.Item)))
 		}
 	}
-	items, some := itemsOf(left), c.total
+	some := c.total
 	for i, line := range q.order.Lines {
 		if line.Kind == "" {
 			continue
 		}
-		part, text := proposed(&left[i], some, items), amountIn(form, lineField(i))
-		if all {
+		part, whole, text := decimal.Zero, parsed(line.Amount), amountIn(form, lineField(i))
+		switch {
+		case all:
 			part = parsed(left[i].Amount)
-		} else if text != nil {
+		case text != nil:
 			amount, err := decimal.Parse(strings.TrimLeft(*text, "-−"))
-			if part = amount.CopySign(parsed(line.Amount)).Pad(parsed(line.Amount).Scale()); err != nil || part.Scale() > parsed(line.Amount).Scale() || part.CmpAbs(parsed(left[i].Amount)) > 0 {
+			part = amount.CopySign(whole).Pad(whole.Scale())
+			if err != nil || part.Scale() > whole.Scale() || part.CmpAbs(parsed(left[i].Amount)) > 0 {
 				c.wrong = append(c.wrong, client.FieldError{Pointer: "/" + lineField(i), Detail: "This must be an amount up to " + count(left[i].Amount) + "."})
 			}
+		case line.Kind == client.LineKindTax || line.Kind == client.LineKindDiscount: // they go with the items
+			part = share(left[i].Amount, some, items)
 		}
 		switch named := !part.IsZero() && (all || text != nil || c.amount == nil); {
-		case named && part.Cmp(parsed(line.Amount)) == 0:
+		case named && part.Cmp(whole) == 0:
 			c.lines = append(c.lines, client.LinePart{Line: i + 1, Quantity: line.Quantity})
 		case named:
 			c.lines = append(c.lines, client.LinePart{Line: i + 1, Amount: part.Abs().String()})
@@ -191,17 +177,15 @@ func (q *ofOrder) explain(err error, form url.Values) {
 	if !refused {
 		return
 	}
-	left := map[client.ProblemCode]string{
-		client.ProblemCodeRefundTooLarge:  q.money(refundable(q.order).String()) + " can still be refunded.",
-		client.ProblemCodeCaptureTooLarge: q.money(capturable(q.order).String()) + " can still be captured.",
+	fault := map[client.ProblemCode]client.FieldError{
+		client.ProblemCodeRefundTooLarge:  {Pointer: "/amount", Detail: q.money(refundable(q.order).String()) + " can still be refunded."},
+		client.ProblemCodeCaptureTooLarge: {Pointer: "/amount", Detail: q.money(capturable(q.order).String()) + " can still be captured."},
+		client.ProblemCodeRestockTooLarge: {Pointer: "/restock", Detail: p.Title},
 	}[p.Code]
-	if total := q.chosen(form).total; total.IsPos() && amountIn(form, "amount") == nil && left != "" {
-		left = "The total is " + q.money(total.String()) + ", and " + left
+	if total := q.chosen(form).total; total.IsPos() && amountIn(form, "amount") == nil && fault.Pointer == "/amount" {
+		fault.Detail = "The total is " + q.money(total.String()) + ", and " + fault.Detail
 	}
-	if left != "" {
-		p.Errors = append(p.Errors, client.FieldError{Pointer: "/amount", Detail: left})
-	}
-	if p.Code == client.ProblemCodeRestockTooLarge {
-		p.Errors = append(p.Errors, client.FieldError{Pointer: "/restock", Detail: p.Title})
+	if fault.Pointer != "" {
+		p.Errors = append(p.Errors, fault)
 	}
 }

@@ -31,17 +31,17 @@ func (v *visit) may(operation string) bool { return slices.Contains(v.me.Operati
 
 // needs returns an error if the person may not do an operation.
 func (v *visit) needs(operation string) error {
-	switch {
+	switch roles := v.me.Forbidden[operation]; {
 	case v.may(operation):
 		return nil
 	case len(v.me.Roles) == 0:
 		return errUnknown
-	}
-	roles := v.me.Forbidden[operation]
-	if roles == "" {
+	case roles == "":
 		return newProblem(http.StatusForbidden, "This is not possible here.", "")
+	default:
+		return newProblem(http.StatusForbidden, "You do not have permission to do this.",
+			fmt.Sprintf("This needs the role %s; %s has %s.", roles, v.me.Name, strings.Join(v.me.Roles, ", ")))
 	}
-	return newProblem(http.StatusForbidden, "You do not have permission to do this.", fmt.Sprintf("This needs the role %s; %s has %s.", roles, v.me.Name, strings.Join(v.me.Roles, ", ")))
 }
 
 // query is a parameter of the page, or empty.
@@ -112,9 +112,8 @@ func (v *visit) show(name string, p page) error { return v.showAs(http.StatusOK,
 func (v *visit) showAs(status int, name string, p page) error {
 	f := frame{
 		page: p, Me: v.me, Path: v.r.URL.Path, Live: v.live, Reload: v.r.URL.RequestURI(),
-		Asset: v.console.assets.path, May: v.may, Query: v.query, Lab: v.console.Lab != nil,
+		Asset: v.console.assets.path, May: v.may, Query: v.query, Lab: v.console.Lab != nil, Address: v.address(),
 	}
-	f.Address = v.address()
 	_, err := v.r.Cookie(sessionCookie) // other cookies may belong to another service on this machine
 	f.SignedIn = err == nil && len(v.me.Roles) > 0
 	var body bytes.Buffer
@@ -145,23 +144,24 @@ func (v *visit) redirect(to string) error {
 // maxForm is the size limit of a form in bytes: a thousand ids of 255 escaped characters.
 const maxForm = 4 << 20
 
-// answered identifies the person, serves the page, and shows errors.
+// answered serves the page to a person who is identified, and shows errors.
 func (c *console) answered(serve func(*visit) error) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		v := c.visit(w, r)
-		err := v.identify()
-		if err == nil {
-			err = serve(v)
+	return c.visited(func(v *visit) error {
+		if err := v.identify(); err != nil {
+			return err
 		}
-		if err != nil {
+		return serve(v)
+	})
+}
+
+func (c *console) visited(serve func(*visit) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+		v := &visit{console: c, w: w, r: r, me: &client.Caller{}}
+		if err := serve(v); err != nil {
 			v.showError(err)
 		}
 	}
-}
-
-func (c *console) visit(w http.ResponseWriter, r *http.Request) *visit {
-	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
-	return &visit{console: c, w: w, r: r, me: &client.Caller{}}
 }
 
 func (v *visit) identify() (err error) {
@@ -246,17 +246,17 @@ func (v *visit) showError(err error) {
 	if !ok {
 		problem = newProblem(http.StatusBadGateway, "The service did not answer.", err.Error())
 	}
-	from := v.r.Header.Get("Sec-Fetch-Site")
-	p := problemPage{Problem: problem, Elsewhere: from == "cross-site" || from == "same-site"}
+	from, signIn, post := v.r.Header.Get("Sec-Fetch-Site"), problem.Status == http.StatusUnauthorized, v.r.Method == http.MethodPost
+	p := problemPage{Problem: problem, About: v.about(), Elsewhere: from == "cross-site" || from == "same-site"}
 	_, err = v.r.Cookie(sessionCookie)
-	p.Stranger = err != nil && v.r.Header.Get("Authorization") == "" && problem.Status == http.StatusUnauthorized
-	p.About = v.about()
+	p.Stranger = err != nil && v.r.Header.Get("Authorization") == "" && signIn
 	if strings.HasPrefix(v.r.URL.Path, "/console/order/") {
 		p.OrderID = v.query("id")
 	}
 	p.Away = problem.Status >= http.StatusBadGateway && problem.Status <= http.StatusGatewayTimeout
+	p.Retries = p.Away && !post
 	switch {
-	case v.r.Method == http.MethodPost && (p.Away || problem.Status == http.StatusUnauthorized):
+	case post && (p.Away || signIn):
 		_ = v.r.ParseForm() // what can't be read was not typed
 		p.Typed = v.r.PostForm
 		if !p.Away { // nothing was done: the person sees first what it would do
@@ -265,10 +265,8 @@ func (v *visit) showError(err error) {
 			}
 			p.Returns = v.keepForm(p.About, p.Typed)
 		}
-	case problem.Status == http.StatusUnauthorized:
+	case signIn:
 		v.keep(returnCookie, url.Values{"page": {v.r.URL.RequestURI()}}.Encode(), returnSeconds)
-	case p.Away:
-		p.Retries = true
 	}
 	v.live = ""
 	if err := v.showAs(int(problem.Status), "problem", page{Title: problem.Title, Data: p}); err != nil {

@@ -268,7 +268,7 @@ func clock(at time.Time) template.HTML {
 	case left < time.Hour:
 		return timeAt(at, "15:04 UTC")
 	}
-	return onDay(at)
+	return timeAt(at, "Mon 2 Jan 15:04 UTC")
 }
 
 // since says when something began, after the rest of a sentence; empty: it is not known.
