@@ -59,16 +59,13 @@ func (l *Local) Start(handler http.Handler) {
 // Failed receives the error of a server that ends by itself.
 func (l *Local) Failed() <-chan error { return l.served }
 
-// closeLimit is how long Close waits for requests.
-const closeLimit = 5 * time.Second
-
-// Close ends the server and the streams of its pages. It waits for requests.
+// Close ends the server and the streams of its pages. It waits for requests, but not for long.
 func (l *Local) Close() error {
 	if l.server == nil {
 		return l.listener.Close()
 	}
 	l.end()
-	ctx, cancel := context.WithTimeout(context.Background(), closeLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	err := l.server.Shutdown(ctx)
 	if err != nil {

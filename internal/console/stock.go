@@ -144,10 +144,7 @@ func (v *visit) itemTasks(i *stockItem) []*task {
 			Notes:     i.notes("For goods that arrive, break or are returned. Sales in the meantime do not matter."),
 			questions: []field{{Name: "change", Label: "Units", Type: "number", Required: true, Help: "To remove units, use a minus sign."}},
 			fields:    []field{required(whyField)},
-			preview: func(form url.Values) ([]change, []string, error) {
-				units, err := units(form, "change")
-				return i.preview(i.OnHand+units, err)
-			},
+			preview:   i.preview("change", i.OnHand),
 			do: func(form url.Values) error {
 				units, err := units(form, "change")
 				if err != nil {
@@ -163,12 +160,9 @@ func (v *visit) itemTasks(i *stockItem) []*task {
 			Notes: i.notes("It is set only if nothing is sold or changed from now on."),
 			questions: []field{{Name: "onHand", Label: "Units on the shelf", Type: "number", Required: true,
 				Help: "With reserved units, without sold ones."}},
-			fields: []field{whyField},
-			seen:   map[string]string{"etag": i.etag},
-			preview: func(form url.Values) ([]change, []string, error) {
-				units, err := units(form, "onHand")
-				return i.preview(units, err)
-			},
+			fields:  []field{whyField},
+			seen:    map[string]string{"etag": i.etag},
+			preview: i.preview("onHand", 0),
 			do: func(form url.Values) error {
 				units, err := units(form, "onHand")
 				if err != nil {
@@ -194,24 +188,26 @@ func (i *stockItem) notes(note string) []string {
 	return []string{now, note, "The item is not tracked yet, so it is sold without a limit. From then on it is tracked, and never oversold."}
 }
 
-// preview shows the effect of another number on hand. An item that was not tracked is tracked then.
-func (i *stockItem) preview(onHand int64, err error) ([]change, []string, error) {
-	if err != nil {
-		return nil, nil, err
+// preview shows the effect of the units in a field, counted from a number. An item that was not tracked is tracked then.
+func (i *stockItem) preview(field string, from int64) func(url.Values) ([]change, []string, error) {
+	return func(form url.Values) ([]change, []string, error) {
+		units, err := units(form, field)
+		if err != nil {
+			return nil, nil, err
+		}
+		onHand, held, available := from+units, count(i.Reserved), "not tracked"
+		if onHand < i.Reserved {
+			return nil, nil, unusable(fmt.Sprintf("That would leave %s on hand, but orders under way hold %s.", count(onHand), held))
+		}
+		if i.Available != nil {
+			available = count(i.Available)
+		}
+		changes, notes, err := previewOf(change{"On hand", count(i.OnHand), count(onHand)}, change{"Available", available, count(onHand - i.Reserved)})
+		if err == nil {
+			changes = slices.Insert(changes, len(changes)-1, change{"Held for orders under way", held, held})
+		}
+		return changes, notes, err
 	}
-	if onHand < i.Reserved {
-		return nil, nil, unusable(fmt.Sprintf("That would leave %s on hand, but orders under way hold %s.", count(onHand), count(i.Reserved)))
-	}
-	available := "not tracked"
-	if i.Available != nil {
-		available = count(i.Available)
-	}
-	changes, notes, err := previewOf(change{"On hand", count(i.OnHand), count(onHand)}, change{"Available", available, count(onHand - i.Reserved)})
-	if err == nil {
-		held := count(i.Reserved)
-		changes = slices.Insert(changes, len(changes)-1, change{"Held for orders under way", held, held})
-	}
-	return changes, notes, err
 }
 
 // units parses a number of units in a form.

@@ -242,17 +242,13 @@ func count(n any) string {
 		n = *known
 	}
 	text, fraction, point := strings.Cut(fmt.Sprint(n), ".")
-	text, negative := strings.CutPrefix(text, "-")
-	for i := len(text) - 3; i > 0; i -= 3 {
+	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
 		text = text[:i] + "," + text[i:]
-	}
-	if negative {
-		text = "−" + text
 	}
 	if point {
 		text += "." + fraction
 	}
-	return text
+	return strings.Replace(text, "-", "−", 1)
 }
 
 // atLeast formats a number of orders, with a + if there are more.
