@@ -16,7 +16,8 @@ import (
 
 func (v *visit) policies() error {
 	const most = 50
-	list, err := v.api.ListPolicies(v.r.Context(), client.ListPoliciesParams{Before: max(number(v.query("before")), 0), Limit: most})
+	params := client.ListPoliciesParams{Before: max(number(v.query("before")), 0), Limit: most}
+	list, err := v.api.ListPolicies(v.r.Context(), params)
 	if err != nil {
 		return err
 	}

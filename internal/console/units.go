@@ -108,8 +108,8 @@ type choice struct {
 }
 
 func (c *choice) add(part decimal.Decimal, what string) {
-	sign := map[int]string{1: "+ ", -1: "− "}[part.Sign()]
-	if c.total, _ = c.total.Add(part); sign != "" {
+	if sign := map[int]string{1: "+ ", -1: "− "}[part.Sign()]; sign != "" {
+		c.total, _ = c.total.Add(part)
 		c.parts = append(c.parts, sign+count(part.Abs().String())+" for "+what)
 	}
 }
