@@ -35,7 +35,8 @@ func ListenLocal(port int) (*Local, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
 	}
-	return &Local{address: "http://" + listener.Addr().String(), key: rand.Text(), listener: listener, served: make(chan error, 1)}, nil
+	address := "http://" + listener.Addr().String()
+	return &Local{address: address, key: rand.Text(), listener: listener, served: make(chan error, 1)}, nil
 }
 
 // Address is its URL, without a path.
