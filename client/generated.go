@@ -2864,44 +2864,6 @@ type VerificationCheck struct {
 // VerificationCheckAbout What the ids of the offenders are. numbers: order_no, without an order. keys: keys at a provider. entries: entry_no of the access log.
 type VerificationCheckAbout string
 
-// VerificationDay defines model for VerificationDay.
-type VerificationDay struct {
-	// Authorized Authorized and not captured yet.
-	Authorized string `json:"authorized"`
-
-	// Charged The sum of the charges, also of those that were undone, and of authorizations. A charge that was undone while nothing showed that it had happened does not count, nor its undo.
-	Charged string `json:"charged"`
-
-	// Charges Number of charges.
-	Charges  int64  `json:"charges"`
-	Currency string `json:"currency"`
-	Day      string `json:"day"`
-
-	// Disputed The amounts of open disputes, which are part of kept.
-	Disputed string `json:"disputed"`
-
-	// Forgotten Number of these orders that were forgotten. Lists do not have them.
-	Forgotten int64 `json:"forgotten"`
-
-	// Kept Captured, and neither refunded nor lost.
-	Kept string `json:"kept"`
-
-	// Lost The amounts of lost disputes, which the provider took back.
-	Lost string `json:"lost"`
-
-	// Orders Number of orders.
-	Orders int64 `json:"orders"`
-
-	// Refunded The sum of the refunds that succeeded, and of the charges that were undone.
-	Refunded string `json:"refunded"`
-
-	// UnderWay The part of kept that belongs to orders that have not ended.
-	UnderWay string `json:"underWay"`
-
-	// Voided Authorized by completed orders, and given up or ended.
-	Voided string `json:"voided"`
-}
-
 // VerificationMoney defines model for VerificationMoney.
 type VerificationMoney struct {
 	// Authorized Authorized and not captured yet.
@@ -2913,6 +2875,9 @@ type VerificationMoney struct {
 	// Charges Number of charges.
 	Charges  int64  `json:"charges"`
 	Currency string `json:"currency"`
+
+	// Day Absent in money.
+	Day string `json:"day,omitempty,omitzero"`
 
 	// Disputed The amounts of open disputes, which are part of kept.
 	Disputed string `json:"disputed"`
@@ -2988,8 +2953,8 @@ type VerificationReport struct {
 	Checks []VerificationCheck `json:"checks"`
 
 	// Days The same by the day (UTC) on which the orders were placed, newest first; up to 400.
-	Days       []VerificationDay `json:"days"`
-	FinishedAt time.Time         `json:"finishedAt"`
+	Days       []VerificationMoney `json:"days"`
+	FinishedAt time.Time           `json:"finishedAt"`
 
 	// Money What was charged and refunded, by currency.
 	Money []VerificationMoney `json:"money"`

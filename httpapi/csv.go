@@ -16,7 +16,7 @@ import (
 // csvTable is how an answer in JSON becomes a table: a row for each element of a list, with these fields.
 type csvTable struct {
 	list    string
-	columns []string            // a field, or one in another, such as failure.code; after a space, the name of the column if it is another one
+	columns []string            // a field, or one in another, such as failure.code, or in the last of a list; after a space, the name of the column if it is another one
 	others  map[string][]string // columns of other lists, which the parameter table names
 }
 
@@ -26,6 +26,9 @@ var csvTables = map[string]csvTable{
 		"orderId", "status", "hold", "holdReason", "failure.code failureCode", "amount", "currency",
 		"money.charged chargedOrAuthorized", "money.refunded refundedOrUndone", "money.authorized authorized", "money.voided voided",
 		"money.kept kept", "money.disputed disputed", "money.lost lost",
+		"refunds.state lastRefundState", "refunds.amount lastRefundAmount", "refunds.code lastRefundCode",
+		"captures.state lastCaptureState", "captures.amount lastCaptureAmount", "captures.code lastCaptureCode",
+		"voids.state lastVoidState", "voids.amount lastVoidAmount", "voids.code lastVoidCode",
 		"customerId", "item", "quantity", "submittedBy", "createdAt", "finishedAt"}, nil},
 	"GET " + listMoneyMovementsOperation.Path: {"movements", []string{"at", "orderId", "kind", "amount", "currency", "reference"}, nil},
 	"GET " + getVerificationReportOperation.Path: {"days", []string{
@@ -124,6 +127,9 @@ func csvCell(row any, field string) string {
 	outer, inner, nested := strings.Cut(field, ".")
 	fields, _ := row.(map[string]any)
 	value := fields[outer]
+	if list, _ := value.([]any); len(list) > 0 {
+		value = list[len(list)-1]
+	}
 	switch {
 	case value == nil && outer == "money": // nothing was charged: zero, with the digits of the amount
 		_, digits, _ := strings.Cut(csvCell(row, "amount"), ".")

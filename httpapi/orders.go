@@ -76,7 +76,7 @@ var listOrdersOperation = failing(huma.Operation{
 	Summary: "List orders, newest first, or find them by a term",
 	Description: "Filters can be combined. nextCursor leads to the next page. A page can have fewer orders than limit: " +
 		"if orders are large, or if few match, because a page examines at most 10,000 orders. " +
-		"With format=csv, or Accept: text/csv, the page is a table, and the header Link leads to the next one." + aboutTerm,
+		"With format=csv, or Accept: text/csv, the page is a table, which has the last refund, capture and void of each order, and the header Link leads to the next one." + aboutTerm,
 }, "invalid_parameter", "unavailable", "internal")
 
 type listOrdersRequest struct {

@@ -343,5 +343,6 @@ func TestOrdersAsCSV(t *testing.T) {
 	b.get(t, "/api/orders?format=xml").wantProblem(t, 422, "invalid_parameter")
 	b.call(t, "POST /api/orders/b/refunds", `{"amount":"1","reason":"broken","requestId":"r"}`).wantStatus(t, 200)
 	assert.Equal(t, b.get(t, "/api/orders?refunded=true&currency=EUR").wantStatus(t, 200).Orders[0].OrderID, "b")
+	assert.Contains(t, b.get(t, "/api/orders?format=csv&refunded=true").body, ",0.00,done,1.00,,,,,,,,,") // its last refund, without a code, capture or void
 	assert.Equal(t, len(b.get(t, "/api/orders?refunded=true&currency=USD").wantStatus(t, 200).Orders), 0)
 }

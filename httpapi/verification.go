@@ -249,15 +249,16 @@ type verificationReport struct {
 	Right      bool                      `json:"right" doc:"Whether all checks passed, not counting warnings."`
 	Checks     []books.VerificationCheck `json:"checks" nullable:"false" doc:"The checks and their results."`
 	Orders     map[string]int64          `json:"orders" doc:"Number of orders by status."`
-	Money      []VerificationMoney       `json:"money" nullable:"false" doc:"What was charged and refunded, by currency."`
-	Days       []verificationDay         `json:"days" nullable:"false" doc:"The same by the day (UTC) on which the orders were placed, newest first; up to 400."`
+	Money      []verificationMoney       `json:"money" nullable:"false" doc:"What was charged and refunded, by currency."`
+	Days       []verificationMoney       `json:"days" nullable:"false" doc:"The same by the day (UTC) on which the orders were placed, newest first; up to 400."`
 	Movements  []verificationMoved       `json:"movements" nullable:"false" doc:"What moved on each day (UTC), whenever the orders were placed, newest first; up to 400. In each currency, the sum of kept is what all orders keep."`
 	Months     []verificationMoved       `json:"months" nullable:"false" doc:"The same by month."`
 	Steps      []books.VerificationStep  `json:"steps,omitempty" nullable:"false" doc:"The comparison with providers, by step. Absent if the books were not compared."`
 }
 
-// VerificationMoney is the total of one currency.
-type VerificationMoney struct {
+// verificationMoney is the money of the orders in one currency, or of those that were placed on one day.
+type verificationMoney struct {
+	Day      string `json:"day,omitempty" pattern:"^[0-9]{4}-[0-9]{2}-[0-9]{2}$" doc:"Absent in money."`
 	Currency string `json:"currency"`
 	Orders   int64  `json:"orders" minimum:"0" doc:"Number of orders."`
 	Charges  int64  `json:"charges" minimum:"0" doc:"Number of charges."`
@@ -266,16 +267,10 @@ type VerificationMoney struct {
 	Forgotten int64  `json:"forgotten" minimum:"0" doc:"Number of these orders that were forgotten. Lists do not have them."`
 }
 
-func verificationMoneyOf(m *books.Money) VerificationMoney {
-	return VerificationMoney{
-		m.Currency, m.Orders, m.Charges, Money{m.Charged, m.Refunded, m.Authorized, m.Voided, m.Kept, m.Disputed, m.Lost}, m.UnderWay, m.Forgotten,
+func verificationMoneyOf(day string, m *books.Money) verificationMoney {
+	return verificationMoney{
+		day, m.Currency, m.Orders, m.Charges, Money{m.Charged, m.Refunded, m.Authorized, m.Voided, m.Kept, m.Disputed, m.Lost}, m.UnderWay, m.Forgotten,
 	}
-}
-
-// verificationDay is the money of the orders of one day in one currency.
-type verificationDay struct {
-	Day string `json:"day" pattern:"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"`
-	VerificationMoney
 }
 
 // verificationMoved is the money that moved in one currency on a day or in a month.
@@ -293,8 +288,8 @@ func verificationReportOf(r *books.StoredReport) verificationReport {
 	return verificationReport{
 		Number: r.Number, FinishedAt: r.FinishedAt.UTC(), StartedBy: r.StartedBy, Seconds: r.Seconds, Right: r.OK(), Orders: r.Orders,
 		Checks:    each(r.Checks, checkOf),
-		Money:     each(r.Money, verificationMoneyOf),
-		Days:      each(r.Days, func(d *books.Day) verificationDay { return verificationDay{d.Day, verificationMoneyOf(&d.Money)} }),
+		Money:     each(r.Money, func(m *books.Money) verificationMoney { return verificationMoneyOf("", m) }),
+		Days:      each(r.Days, func(d *books.Day) verificationMoney { return verificationMoneyOf(d.Day, &d.Money) }),
 		Movements: each(r.Movements, movedOf), Months: each(r.Months, movedOf),
 		Steps: r.Steps,
 	}

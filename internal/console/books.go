@@ -23,9 +23,9 @@ type booksPage struct {
 	Wrong  []finding // warnings last
 	Right  []client.VerificationCheck
 	Stored []client.StoredVerification
-	Older  bool // the report is not the newest
-	Differ bool // books and providers: in a newest comparison, or in the older report
-	Broken bool // one of our own checks failed
+	Past   *client.VerificationReport // the report, if it is not the newest
+	Differ bool                       // books and providers: in a newest comparison, or in the older report
+	Broken bool                       // one of our own checks failed
 }
 
 // finding is a check that found something, and in which report.
@@ -49,10 +49,10 @@ func (v *visit) showBooks() error {
 		if err != nil {
 			return err
 		}
-		p.Report, p.Older = *report, true
+		p.Report, p.Past = *report, report
 	}
 	slices.SortStableFunc(p.Comparisons, func(a, b client.Comparison) int { return falseFirst(a.Right, b.Right) })
-	if p.Older {
+	if p.Past != nil {
 		p.Comparisons = nil
 	}
 	stored, err := v.api.ListVerifications(v.r.Context(), client.ListVerificationsParams{Limit: storedShown})
@@ -99,19 +99,11 @@ func (p booksPage) Itself() *client.StoredVerification {
 	return nil
 }
 
-// Past is the report if it is not the newest.
-func (p booksPage) Past() *client.VerificationReport {
-	if p.Older {
-		return &p.Report
-	}
-	return nil
-}
-
 // Missed is the oldest of the newest verifications, none of which could compare with all providers; nil: the newest could, or
 // did not try.
 func (p booksPage) Missed() (since *client.StoredVerification) {
 	for i := range p.Stored {
-		if p.Older || p.Stored[i].State != client.StoredVerificationStateDone || p.Stored[i].Failure == "" {
+		if p.Past != nil || p.Stored[i].State != client.StoredVerificationStateDone || p.Stored[i].Failure == "" {
 			break
 		}
 		since = &p.Stored[i]
@@ -166,7 +158,7 @@ func (p booksPage) Gone() int64 {
 	compared := slices.DeleteFunc(slices.Clone(p.Stored), func(s client.StoredVerification) bool {
 		return s.State != client.StoredVerificationStateDone || len(s.Providers) == 0 || s.Failure != ""
 	})
-	if p.Older || p.Differ || len(compared) < 2 || !slices.ContainsFunc(compared[1].Wrong, func(check string) bool { return findings[check] != "" }) {
+	if p.Past != nil || p.Differ || len(compared) < 2 || !slices.ContainsFunc(compared[1].Wrong, func(check string) bool { return findings[check] != "" }) {
 		return 0
 	}
 	return compared[1].Number
@@ -222,70 +214,91 @@ func (p booksPage) OfMonth() (list []client.VerificationMoved) {
 	return slices.DeleteFunc(slices.Clone(p.Report.Months), func(m client.VerificationMoved) bool { return m.Period != month })
 }
 
-// OfDay is the search for the orders of a day in a currency; empty if no list adds up to its figures.
-func (p booksPage) OfDay(d client.VerificationDay) string {
-	var all []client.VerificationMoney
-	for _, day := range p.Report.Days {
-		if day.Day == d.Day {
-			all = append(all, client.VerificationMoney{Orders: day.Orders, Forgotten: day.Forgotten})
+// Search is the search for the orders of a row; empty if no list adds up to its figures: it looks at only so many orders, in
+// all currencies, and does not have those that were forgotten.
+func (p booksPage) Search(row client.VerificationMoney) string {
+	same, search, orders := p.Report.Money, "currency:"+row.Currency, int64(0)
+	if row.Day != "" {
+		same, search = p.Report.Days, fmt.Sprintf("from:%s to:%[1]s %s sort:oldest", row.Day, search)
+	}
+	for _, m := range same {
+		if m.Day != row.Day {
+			continue
 		}
-	}
-	return p.addingUp(all, fmt.Sprintf("from:%s to:%s currency:%s sort:oldest", d.Day, d.Day, d.Currency))
-}
-
-// OfCurrency is the search for the orders in a currency; empty if no list adds up to its figures.
-func (p booksPage) OfCurrency(currency string) string {
-	return p.addingUp(p.Report.Money, "currency:"+currency)
-}
-
-// addingUp is the search, if its list can add up to the figures of a report: it looks at only so many orders, in all
-// currencies, and does not have those that were forgotten.
-func (p booksPage) addingUp(figures []client.VerificationMoney, search string) string {
-	orders := int64(0)
-	if p.Older {
-		return "" // lists have what is there now
-	}
-	for _, m := range figures {
-		if orders += m.Orders; orders >= countedTo || m.Forgotten > 0 {
+		if orders += m.Orders; p.Past != nil || orders >= countedTo || m.Forgotten > 0 { // lists have what is there now
 			return ""
 		}
 	}
 	return search
 }
 
-// figureURL is the URL of the orders that make a figure; empty without a search, and for nothing.
-func figureURL(figure, search, more string) string {
-	if search == "" || strings.Trim(figure, "0.") == "" {
-		return ""
-	}
-	return ordersURL(search + " " + more)
+// moneyCell is a figure of a row, with the URL of the list that adds up to it; empty: there is none.
+type moneyCell struct{ Name, Label, Amount, URL string }
+
+// placedFigures are the columns of the money of orders, named by what the orders with money in them have in common.
+var placedFigures = []moneyCell{
+	{Name: "charged:yes", Label: "Charged or authorized"}, {Name: "refunded:yes", Label: "Refunded or undone"},
+	{Name: "voided:yes", Label: "Voided or ended"}, {Name: "authorized:yes", Label: "Still authorized"}, {Name: "dispute:lost", Label: "Lost in disputes"},
+	{Name: "charged:yes", Label: "Kept"}, {Name: "dispute:open", Label: "In dispute"}, {Name: "charged:yes status:open", Label: "Of kept, under way"},
 }
 
-// hadInBooks is what the newest report has for the figure that led to a list of orders, if that is not their sum now; empty:
-// it is, or no figure did.
-func (v *visit) hadInBooks(p *ordersPage) string {
-	if !p.OfBooks() || p.More || len(p.Totals) != 1 || !v.may("getVerification") {
-		return ""
+// placedCells are those of a row, with the orders of a search; empty: no list has them.
+func placedCells(m client.VerificationMoney, search string) []moneyCell {
+	cells := slices.Clone(placedFigures)
+	for i, amount := range []string{m.Charged, m.Refunded, m.Voided, m.Authorized, m.Lost, m.Kept, m.Disputed, m.UnderWay} {
+		if cells[i].Amount = amount; search != "" && strings.Trim(amount, "0.") != "" {
+			cells[i].URL = ordersURL(search + " " + cells[i].Name)
+		}
+	}
+	return cells
+}
+
+// totalCells are those of the totals of a list, whose orders are all under way if any must be.
+func totalCells(m client.MoneyTotal) []moneyCell {
+	return placedCells(client.VerificationMoney{Charged: m.Charged, Refunded: m.Refunded, Voided: m.Voided, Authorized: m.Authorized,
+		Lost: m.Lost, Kept: m.Kept, Disputed: m.Disputed, UnderWay: m.Kept}, "")
+}
+
+// booksSince is how a list of orders or movements differs from the books that led to it.
+type booksSince struct {
+	At      time.Time // when they were verified
+	Changes string    // empty: none
+	Newer   int64     // how many movements are newer
+}
+
+// changesSince compares each figure of the books with what it is now.
+func changesSince(at time.Time, had, now []moneyCell) *booksSince {
+	var all []string
+	for i, h := range had {
+		more := added(parsed(now[i].Amount), parsed(h.Amount).Neg())
+		if !more.IsZero() {
+			all = append(all, h.Label+" "+count(h.Amount)+" (now "+count(more.Abs())+map[bool]string{true: " less)", false: " more)"}[more.IsNeg()])
+		}
+	}
+	return &booksSince{At: at, Changes: strings.Join(all, ", ")}
+}
+
+// sinceBooks compares a list of orders with the figure of the newest report that led to it. The first, which is of all charged
+// orders, also tells whether another has changed. nil: none led to it, or their sum is not known.
+func (v *visit) sinceBooks(p *ordersPage) *booksSince {
+	if !p.OfBooks() || p.More || len(p.Totals) > 1 || !v.may("getVerification") {
+		return nil
 	}
 	state, err := v.api.GetVerification(v.r.Context())
 	if err != nil {
-		return "" // the list is worth more
+		return nil // the list is worth more
 	}
-	books, now := booksPage{Verification: state}, p.Totals[0]
-	sum := &client.VerificationMoved{Kept: now.Kept, Refunded: now.Refunded, Lost: now.Lost}
-	had := map[string]*client.VerificationMoved{} // by the search for its orders
-	for _, m := range state.Report.Money {
-		had[books.OfCurrency(m.Currency)] = &client.VerificationMoved{Kept: m.Kept, Refunded: m.Refunded, Lost: m.Lost}
-	}
-	for _, d := range state.Report.Days {
-		had[books.OfDay(d)] = &client.VerificationMoved{Kept: d.Kept, Refunded: d.Refunded, Lost: d.Lost}
-	}
-	for _, f := range movedFigures {
-		if search, led := strings.CutSuffix(p.Search, " "+f.search); led && had[search] != nil {
-			return f.had(had[search], parsed(f.of(sum)))
+	books, now := booksPage{Verification: state}, totalCells(append(p.Totals, client.MoneyTotal{})[0])
+	for _, m := range slices.Concat(state.Report.Money, state.Report.Days) {
+		had := placedCells(m, books.Search(m))
+		switch i := slices.IndexFunc(had, func(c moneyCell) bool { return c.URL == ordersURL(p.Search) }); {
+		case i == 0:
+			return changesSince(state.Report.FinishedAt, had[:7], now)
+		case i > 0:
+			return changesSince(state.Report.FinishedAt, had[i:i+1], now[i:])
 		}
 	}
-	return ""
+	return nil
 }
 
 // proveBooks starts a verification, which also compares the books with those of the providers that are ticked.

@@ -176,16 +176,18 @@ func groupOf(found *client.Overview, g *client.ErrorGroup) errorGroup {
 	}
 	if g.Status == client.StatusCompleted {
 		failed := "Failed " + string(g.Step) + "s: " + visible(codeInWords(g.Code))
-		return errorGroup{key: failed, Title: failed, Short: []string{afterFailure[g.Step]}}
+		return errorGroup{key: failed, Title: failed, Short: []string{cmp.Or(afterFailure[string(g.Step)+" "+g.Code], afterFailure[string(g.Step)])}}
 	}
 	return errorGroup{key: "code " + g.Code, Title: "Failed: " + cmp.Or(visible(codeInWords(g.Code)), "without a code"), Section: "pawlordersfail"}
 }
 
-// afterFailure is what to do after a failed operation.
-var afterFailure = map[client.ErrorGroupStep]string{
-	client.ErrorGroupStepCapture: "Nothing was taken by them. If the authorization has ended, ask the customer for a new order.",
-	client.ErrorGroupStepRefund:  "The money did not go back. Once the cause is gone, request another refund on the order's page, or pay it back by hand.",
-	client.ErrorGroupStepVoid:    "The authorization was not given up. It ends by itself.",
+// afterFailure is what to do after a failed operation, also by its code.
+var afterFailure = map[string]string{
+	"capture": "Nothing was taken by them. Once the cause is gone, request another capture on the order's page.",
+	"refund":  "The money did not go back. Once the cause is gone, request another refund on the order's page, or pay it back by hand.",
+	"void":    "The authorization was not given up. It ends by itself.",
+
+	"capture authorization_expired": "Nothing was taken by them. The authorization has ended: ask the customer for a new order.",
 }
 
 func (of *errorGroup) add(g client.ErrorGroup) {

@@ -20,40 +20,42 @@ import (
 // figure is a column of the money that moved in a month or on a day.
 type figure struct {
 	Name, Label string
-	kinds       []client.ListMoneyMovementsParamsKind // nil: all
-	back        bool                                  // it counts what went back, without a sign
-	of          func(*client.VerificationMoved) string
-	search      string // what orders with money in it have in common; empty: no list of orders leads to it
-}
-
-// had says what the figure of a row of the books was, and how much more or less the sum is now; empty: it is the same.
-func (f figure) had(row *client.VerificationMoved, now decimal.Decimal) string {
-	had := f.of(row)
-	since, _ := now.Sub(parsed(had))
-	if since.IsZero() {
-		return ""
-	}
-	return f.Label + ": the books had " + count(had) + "; now it is " + count(since.Abs().String()) + map[bool]string{true: " less", false: " more"}[since.IsNeg()]
+	kinds       []client.ListMoneyMovementsParamsKind // nil: all, with their signs
 }
 
 // movedFigures are the columns. The first, less the next three, is the last.
 var movedFigures = []figure{
-	{"captured", "Captured", []client.ListMoneyMovementsParamsKind{"charge", "capture"}, false, func(m *client.VerificationMoved) string { return m.Captured }, ""},
-	{"undone", "Undone", []client.ListMoneyMovementsParamsKind{"undo"}, true, func(m *client.VerificationMoved) string { return m.Undone }, ""},
-	{"refunded", "Refunded", []client.ListMoneyMovementsParamsKind{"refund"}, true, func(m *client.VerificationMoved) string { return m.Refunded }, "refunded:yes"},
-	{"lost", "Lost in disputes", []client.ListMoneyMovementsParamsKind{"dispute_lost"}, true, func(m *client.VerificationMoved) string { return m.Lost }, "dispute:lost"},
-	{"kept", "Kept", nil, false, func(m *client.VerificationMoved) string { return m.Kept }, "charged:yes"},
+	{"captured", "Captured", []client.ListMoneyMovementsParamsKind{"charge", "capture"}},
+	{"undone", "Undone", []client.ListMoneyMovementsParamsKind{"undo"}},
+	{"refunded", "Refunded", []client.ListMoneyMovementsParamsKind{"refund"}},
+	{"lost", "Lost in disputes", []client.ListMoneyMovementsParamsKind{"dispute_lost"}},
+	{"kept", "Kept", nil},
 }
 
-// movedCell is a figure of a row, with the URL of the movements that add up to it; empty: there are none. With a report,
-// they are those until then.
-type movedCell struct{ Name, Label, Amount, URL string }
+// sum adds up the movements that count in the figure.
+func (f figure) sum(movements []client.MoneyMovement) (sum decimal.Decimal) {
+	for _, m := range movements {
+		if f.kinds == nil || slices.Contains(f.kinds, client.ListMoneyMovementsParamsKind(m.Kind)) {
+			sum = added(sum, parsed(f.Amount(m)))
+		}
+	}
+	return sum
+}
 
-func movedCells(m client.VerificationMoved, report *client.VerificationReport) (cells []movedCell) {
-	for _, f := range movedFigures {
-		cell := movedCell{Name: f.Name, Label: f.Label, Amount: f.of(&m)}
-		if moved := strings.Trim(cell.Amount, "0.") != "" || f.Name == "kept"; moved && m.Period != sumPeriod {
-			of := url.Values{"period": {m.Period}, "currency": {m.Currency}, "figure": {f.Name}}
+// Amount is that of a movement, as the figure counts it.
+func (f figure) Amount(m client.MoneyMovement) string {
+	if f.kinds == nil {
+		return m.Amount
+	}
+	return strings.TrimPrefix(m.Amount, "-")
+}
+
+// movedCells are those of a row, with the movements that add up to each. With a report, they are those until then.
+func movedCells(m client.VerificationMoved, report *client.VerificationReport) (cells []moneyCell) {
+	for i, amount := range []string{m.Captured, m.Undone, m.Refunded, m.Lost, m.Kept} {
+		cell := moneyCell{Name: movedFigures[i].Name, Label: movedFigures[i].Label, Amount: amount}
+		if moved := strings.Trim(amount, "0.") != "" || cell.Name == "kept"; moved && m.Period != sumPeriod {
+			of := url.Values{"period": {m.Period}, "currency": {m.Currency}, "figure": {cell.Name}}
 			if report != nil {
 				of.Set("report", strconv.FormatInt(report.Number, 10))
 			}
@@ -77,8 +79,8 @@ type movementsPage struct {
 	More             bool                       // there are others, which the CSV has
 	Report           *client.VerificationReport // that they are of; nil: all until now
 	Row              *client.VerificationMoved  // of the report, or of the newest; nil: it has none
-	VerifiedAt       time.Time
-	Before, Next     string // the URLs of other pages
+	Since            *booksSince                // that row; nil: there is none
+	Before, Next     string                     // the URLs of other pages
 }
 
 const (
@@ -98,12 +100,13 @@ func (v *visit) showMovements() error {
 		if err != nil {
 			return err
 		}
-		for _, m := range list.Movements {
-			p.add(m)
-		}
+		p.Movements = append(p.Movements, list.Movements...)
 		filter.Cursor = list.NextCursor
 	}
-	p.More, p.Found = filter.Cursor != "", len(p.Movements)
+	p.More, p.Found, p.Sum = filter.Cursor != "", len(p.Movements), f.sum(p.Movements)
+	if err := v.compareBooks(&p); err != nil {
+		return err
+	}
 	slices.SortStableFunc(p.Movements, func(a, b client.MoneyMovement) int { return b.At.Compare(a.At) })
 	p.Movements = p.Movements[min(skip, p.Found):min(skip+movementsShown, p.Found)]
 	if skip > 0 {
@@ -111,9 +114,6 @@ func (v *visit) showMovements() error {
 	}
 	if p.Found > skip+movementsShown {
 		p.Next = v.with("skip", strconv.Itoa(skip+movementsShown))
-	}
-	if err := v.readFigure(&p); err != nil {
-		return err
 	}
 	return v.show("movements", page{Title: f.Label + " " + p.When(), Data: p})
 }
@@ -138,16 +138,9 @@ func (v *visit) movementFilter() (f figure, filter client.ListMoneyMovementsPara
 	return f, filter, report, err
 }
 
-func (p *movementsPage) add(m client.MoneyMovement) {
-	if p.Figure.back {
-		m.Amount = strings.TrimPrefix(m.Amount, "-")
-	}
-	p.Sum, _ = p.Sum.Add(parsed(m.Amount))
-	p.Movements = append(p.Movements, m)
-}
-
-// readFigure reads what the report says of the period, or else the newest one.
-func (v *visit) readFigure(p *movementsPage) error {
+// compareBooks compares all movements with what the report says of the period, or else the newest one. Those of all kinds
+// also tell whether another figure has changed.
+func (v *visit) compareBooks(p *movementsPage) error {
 	report := p.Report
 	if report == nil && v.may("getVerification") {
 		state, err := v.api.GetVerification(v.r.Context())
@@ -161,14 +154,26 @@ func (v *visit) readFigure(p *movementsPage) error {
 	}
 	for _, m := range slices.Concat(report.Months, report.Movements) {
 		if m.Period == p.Period && m.Currency == p.Currency {
-			p.Row, p.VerifiedAt = &m, report.FinishedAt
+			p.Row = &m
+		}
+	}
+	if p.Row == nil {
+		return nil
+	}
+	var had, now []moneyCell
+	for i, cell := range movedCells(*p.Row, report) {
+		if p.Figure.kinds == nil || cell.Name == p.Figure.Name {
+			had, now = append(had, cell), append(now, moneyCell{Amount: movedFigures[i].sum(p.Movements).String()})
+		}
+	}
+	p.Since = changesSince(report.FinishedAt, had, now)
+	for _, m := range p.Movements {
+		if m.At.After(report.FinishedAt) {
+			p.Since.Newer++
 		}
 	}
 	return nil
 }
-
-// Had is the figure that the report has, if the movements do not add up to it.
-func (p movementsPage) Had() string { return p.Figure.had(p.Row, p.Sum) }
 
 // When is the period in words.
 func (p movementsPage) When() string {
@@ -225,9 +230,7 @@ func sortedByTime(table []byte) []byte {
 		return table
 	}
 	slices.SortStableFunc(lines[1:], func(a, b []string) int {
-		x, _ := time.Parse(time.RFC3339, a[0])
-		y, _ := time.Parse(time.RFC3339, b[0])
-		return x.Compare(y)
+		return strings.Compare(strings.TrimSuffix(a[0], "Z"), strings.TrimSuffix(b[0], "Z"))
 	})
 	sorted := &bytes.Buffer{}
 	out := csv.NewWriter(sorted)

@@ -130,15 +130,15 @@ func disputesIn(state client.DisputeState, o *client.Order) (rows []dispute) {
 	return slices.DeleteFunc(rows, func(d dispute) bool { return state != "" && d.State != state })
 }
 
-func openDisputes(o *client.Order) []dispute { return disputesIn(client.DisputeStateOpened, o) }
-
-func lostDisputes(o *client.Order) []dispute { return disputesIn(client.DisputeStateLost, o) }
-
 // Disputed is what open disputes may take; empty: nothing.
-func (p *orderPage) Disputed() string { return unlessZero(sumOf(openDisputes(p.Order))) }
+func (p *orderPage) Disputed() string {
+	return unlessZero(sumOf(disputesIn(client.DisputeStateOpened, p.Order)))
+}
 
 // Lost is what lost disputes have taken; empty: nothing.
-func (p *orderPage) Lost() string { return unlessZero(sumOf(lostDisputes(p.Order))) }
+func (p *orderPage) Lost() string {
+	return unlessZero(sumOf(disputesIn(client.DisputeStateLost, p.Order)))
+}
 
 func sumOf(disputes []dispute) (sum decimal.Decimal) {
 	for _, d := range disputes {
@@ -193,7 +193,7 @@ func (p *orderPage) Balance() *balance {
 	}
 	b.less("refunded", parsed(p.Refunded))
 	b.less("still to go back", goingBack(p.Order))
-	b.less("lost in disputes", sumOf(lostDisputes(p.Order)))
+	b.less("lost in disputes", sumOf(disputesIn(client.DisputeStateLost, p.Order)))
 	kept := count(b.Kept) + " " + p.Currency
 	switch {
 	case !beingUndone(p.Order) || !b.Kept.IsPos():

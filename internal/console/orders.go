@@ -32,7 +32,7 @@ type ordersPage struct {
 	More    bool   // there may be more than Total
 	Amounts []client.CurrencyTotal
 	Totals  []client.MoneyTotal
-	InBooks string  // see hadInBooks
+	Since   *booksSince
 	Verbs   []*verb // for selected orders
 	Fits    string  // the first of them that all orders on the page allow; empty: none
 	Help    [][2]string
@@ -103,7 +103,7 @@ func (v *visit) orders() error {
 		s.note("Select orders in the list first.")
 	}
 	p.Notes = s.notes
-	p.InBooks = v.hadInBooks(p)
+	p.Since = v.sinceBooks(p)
 	p.describe(s)
 	p.Fits = v.fits(p.Orders)
 	if p.Meant = s.meant; len(p.Orders) == 0 {
@@ -321,7 +321,7 @@ func (v *visit) find(s *search, p *ordersPage) (only string, err error) {
 		p.Verbs = nil // the actions are about orders
 	}
 	filter.Limit, filter.Cursor, filter.Count = ordersOfPage, v.query("cursor"), true
-	filter.Money = filter.Charged || filter.Refunded || filter.Authorized || filter.Voided || p.OfRefunds() || p.ofFailed() || filter.Dispute != "" || filter.Currency != ""
+	filter.Money = filter.Charged || filter.Refunded || filter.Authorized || filter.Voided || p.OfRefunds() || p.OfFailed() || filter.Dispute != "" || filter.Currency != ""
 	alone := s.term != "" && filter.Cursor == "" && len(s.filters) == 0
 	if alone {
 		if only, err = v.findByID(s.term, p.Search); only != "" || err != nil {
@@ -361,8 +361,8 @@ func (v *visit) find(s *search, p *ordersPage) (only string, err error) {
 func (p *ordersPage) OfOperations() bool { return p.Filter.Refund == client.ListOrdersParamsRefundOpen }
 func (p *ordersPage) OfRefunds() bool    { return p.Filter.Refund == client.ListOrdersParamsRefundDone }
 
-// ofFailed reports whether the list is about refunds, captures or voids that failed.
-func (p *ordersPage) ofFailed() bool {
+// OfFailed reports whether the list is about refunds, captures or voids that failed.
+func (p *ordersPage) OfFailed() bool {
 	return p.Filter.FailureStep != "" && !slices.Contains(fsm.Steps(), fsm.Step(p.Filter.FailureStep))
 }
 

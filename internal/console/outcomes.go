@@ -69,10 +69,10 @@ func (q *ofOrder) caution() (warnings []template.HTML) {
 			warn("Refund %d of %s is not done yet, and Pawl goes on with it: another one pays more back.", r.Refund, q.money(r.Amount))
 		}
 	}
-	for _, d := range openDisputes(q.order) {
+	for _, d := range disputesIn(client.DisputeStateOpened, q.order) {
 		warn("A dispute of %s is open (%s): a refund as well could pay the customer twice.", q.money(d.Amount), visible(d.Reference))
 	}
-	for _, d := range lostDisputes(q.order) {
+	for _, d := range disputesIn(client.DisputeStateLost, q.order) {
 		warn("A dispute of %s was lost (%s): the bank has taken that back for the customer already. "+
 			"A refund of it would pay the customer twice.", q.money(d.Amount), visible(d.Reference))
 	}

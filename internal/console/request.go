@@ -149,7 +149,7 @@ func (q *ofOrder) refundFields() []field {
 		amount.Label, amount.Help = "Another amount in "+q.order.Currency, "It replaces the total. Leave it empty for what is chosen above."
 	}
 	fields := append(append([]field{all}, q.rows("refund")...), amount)
-	if b := (&orderPage{Order: q.order}).Balance(); b != nil && len(lostDisputes(q.order)) > 0 { // the bank has taken a part back
+	if b := (&orderPage{Order: q.order}).Balance(); b != nil && len(disputesIn(client.DisputeStateLost, q.order)) > 0 { // the bank has taken a part back
 		fields = fields[1:]
 		fields[len(fields)-1].Help = "Kept: " + q.money(b.Kept.String()) + "."
 	}

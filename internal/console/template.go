@@ -34,7 +34,7 @@ func parseTemplates() map[string]*template.Template {
 var functions = template.FuncMap{
 	"ago": ago, "past": func(at time.Time) bool { return at.Before(time.Now()) },
 	"due": due, "deliveryState": deliveryState, "beingUndone": beingUndone, "beingCanceled": beingCanceled, "typesText": typesText,
-	"operationsOf": operationsOf, "openDisputes": openDisputes, "disputesIn": disputesIn, "plural": plural,
+	"operationsOf": operationsOf, "disputesIn": disputesIn, "plural": plural,
 	"why": inWords, "clock": clock, "moveWords": func(verb string) string { return moveWords[verb] }, "whyHeld": whyHeld, "nextOf": nextOf, "answerTo": answerTo,
 
 	"code":   codeInWords,
@@ -61,7 +61,8 @@ var functions = template.FuncMap{
 	"termURL":     func(term string) string { return ordersURL(quoted(term)) },
 	"holdURL":     holdURL,
 	"holdWords":   func(hold string) string { return holdWords[hold] },
-	"figureURL":   figureURL,
+	"placedCells": placedCells,
+	"totalCells":  totalCells,
 	"movedCells":  movedCells,
 	"moneyIn":     moneyIn,
 	"keysOf":      keysOf,
@@ -167,7 +168,7 @@ func inWords(reason string) string {
 func codeInWords(code string) string { return cmp.Or(codeWords[code], inWords(code)) }
 
 var codeWords = map[string]string{
-	"timeout": "the provider did not answer in time", "error": "the provider answered with an error", "connection_failed": "the provider can't be reached",
+	"timeout": "the provider did not answer in time", "error": "the provider answered with an error", "connection_failed": "the provider could not be reached",
 	"connection_lost": "the connection to the provider was lost", "retries_exhausted": "retries are used up", "outcome_unknown": "the outcome is unknown",
 	"policy_unusable": "the policy can't be used", "retry_after": "the provider asks to wait", "card_declined": "the card was declined",
 	"expired_card": "the card has expired", "insufficient_funds": "there is not enough money on the card", "out_of_stock": "out of stock", "database_unavailable": "the database did not answer in time",

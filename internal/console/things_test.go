@@ -354,13 +354,17 @@ func TestBooks(t *testing.T) {
 	today := time.Now().UTC().Format(time.DateOnly)
 	prove().want(t, 200, "The books are right", "16 checks hold", "charged no order twice:</strong> each of the 1 completed", "status:completed", ">6.00<", "!The books are wrong",
 		strings.ReplaceAll(ordersOf("from:"+today+" to:"+today+" currency:USD sort:oldest charged:yes"), "+", "&#43;"), "/console/books.csv?number=1")
-	list := ordersOf("currency:USD charged:yes")
-	s.get(t, list).want(t, 200, "!the books had")
+	list, moved := ordersOf("currency:USD charged:yes"), "/console/movements?currency=USD&period="+today
+	s.get(t, list).want(t, 200, "!The books of")
 	s.process(t, client.ProcessBody{OrderID: "later", Amount: "1", Item: "lamp"})
-	s.get(t, list).want(t, 200, ": the books had 6.00; now it is ", "Verify again")
+	s.get(t, list).want(t, 200, "</time> had Charged or authorized 6.00 (now 1.00 more), Kept 6.00 (now 1.00 more).", "Verify again")
+	assert.NoError(t, assert.Err(s.api.RefundOrder(t.Context(), "later", client.RefundBody{Reason: "sent back"}))) // so both keep the same
+	s.get(t, list).want(t, 200, "</time> had Charged or authorized 6.00 (now 1.00 more), Refunded or undone 0.00 (now 1.00 more).")
+	s.get(t, moved).want(t, 200, "3 movements, 6.00 USD", "</time> had Captured 6.00 (now 1.00 more), Refunded 0.00 (now 1.00 more). 2 of the movements are newer.", "!say the same")
+	s.get(t, moved+"&figure=lost").want(t, 200, "Nothing moved.", "The books say the same.")
 	s.get(t, "/console/books.csv?number=1").want(t, 200, "day,currency,", today+",USD,1,1,6.00,0.00,")
 	s.get(t, "/console/orders.csv?q=currency:usd+item:lamp").want(t, 200, "orderId,status,", "../1 <b>,completed,,,,6.00,USD,")
-	s.get(t, "/console/orders.csv?q=refunded:yes").want(t, 200, "orderId,status,", "!lamp")
+	s.get(t, "/console/orders.csv?q=refunded:yes").want(t, 200, "orderId,status,", "later,completed,", ",done,1.00,", "!../1")
 	s.get(t, "/console/orders.csv?q=amount:x").want(t, 422, "can&#39;t be downloaded")
 	s.listen(t, before.live(t)).poked(t) // though it listens late
 

@@ -169,8 +169,8 @@ func TestCaptureAndVoid(t *testing.T) {
 	s.sql(t, `SET session_replication_role = replica; UPDATE charge_operations SET state = 'failed', code = 'authorization_expired' WHERE amount = 4; RESET session_replication_role`)
 	s.get(t, orderPath+"o").want(t, 200, "completed</span> <small>not captured: the authorization ended</small>", "Nothing was captured, and nothing can be any more: the authorization ended.")
 	failed := ordersOf(`status:completed step:capture code:"authorization_expired"`)
-	s.get(t, "/console/errors").want(t, 200, "Failed captures", "<strong>1</strong> order (4.00 USD)", `href="`+strings.ReplaceAll(failed, "+", "&#43;")+`"`, "!again from the start")
-	s.get(t, failed).want(t, 200, `role="status">1 order<`, "<small>not captured: the authorization ended</small>", "<div>capture of 4.00: ", "<div>4.00 USD</div>")
+	s.get(t, "/console/errors").want(t, 200, "Failed captures", "The authorization has ended: ask the customer for a new order.", "<strong>1</strong> order (4.00 USD)", `href="`+strings.ReplaceAll(failed, "+", "&#43;")+`"`, "!again from the start")
+	s.get(t, failed).want(t, 200, `role="status">1 order<`, ">Failed capture<", "<small>not captured: the authorization ended</small>", "<div>capture of 4.00: ", "<div>4.00 USD</div>")
 	// By lines, and the rest is voided.
 	s.get(t, "/console/order/refund?id=lines").want(t, 409, "Nothing is captured of what was authorized, so nothing can go back")
 	const capture = "/console/order/capture?id=lines"

@@ -133,9 +133,9 @@ var movedRows = output.Columns[client.VerificationMoved]{
 	},
 }
 
-var dayRows = output.Columns[client.VerificationDay]{
+var dayRows = output.Columns[client.VerificationMoney]{
 	Titles: []any{"day", "currency", "orders", "charges", "charged", "refunded", "authorized", "voided", "kept", "under way", "disputed", "lost", "forgotten"},
-	Of: func(d *client.VerificationDay) []any {
+	Of: func(d *client.VerificationMoney) []any {
 		return []any{d.Day, d.Currency, d.Orders, d.Charges, d.Charged, d.Refunded, d.Authorized, d.Voided, d.Kept, d.UnderWay, d.Disputed, d.Lost, d.Forgotten}
 	},
 }
