@@ -91,10 +91,8 @@ func falseFirst(a, b bool) int {
 
 // Itself is the verification of the report; nil: it is not among the newest.
 func (p booksPage) Itself() *client.StoredVerification {
-	for i := range p.Stored {
-		if p.Stored[i].Number == p.Report.Number {
-			return &p.Stored[i]
-		}
+	if i := slices.IndexFunc(p.Stored, func(s client.StoredVerification) bool { return s.Number == p.Report.Number }); i >= 0 {
+		return &p.Stored[i]
 	}
 	return nil
 }
@@ -166,12 +164,9 @@ func (p booksPage) Gone() int64 {
 
 // Newest are the months that are shown first.
 func (p booksPage) Newest() []client.VerificationMoved {
-	months := 0
+	var months []string
 	for i, m := range p.Report.Months {
-		if i == 0 || m.Period != p.Report.Months[i-1].Period {
-			months++
-		}
-		if months > 3 {
+		if months = slices.Compact(append(months, m.Period)); len(months) > 3 {
 			return p.Report.Months[:i]
 		}
 	}
@@ -189,11 +184,7 @@ func (p booksPage) Sums(list []client.VerificationMoved) (sums []client.Verifica
 		}
 		s := &sums[i]
 		for sum, more := range map[*string]string{&s.Captured: m.Captured, &s.Undone: m.Undone, &s.Refunded: m.Refunded, &s.Lost: m.Lost, &s.Kept: m.Kept} {
-			total, err := parsed(*sum).Add(parsed(more))
-			if err != nil {
-				return nil // more digits than any real sum has
-			}
-			*sum = total.String()
+			*sum = added(parsed(*sum), parsed(more)).String()
 		}
 	}
 	if len(sums) == len(list) || len(list) == movementsInReport {

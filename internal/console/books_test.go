@@ -89,6 +89,13 @@ func TestFiguresAddUp(t *testing.T) {
 	s.get(t, "/console/orders?q=authorized:yes").want(t, 200, ">authorized</bdi>", ">captured in part</bdi>", "!>captured at last</bdi>", "!>voided</bdi>", "!>kept</bdi>")
 	s.get(t, "/console/orders?q=voided:yes").want(t, 200, ">voided</bdi>", "!>authorized</bdi>", "!>kept</bdi>", "!>refunded</bdi>")
 
+	amount := "30.00"
+	assert.NoError(t, assert.Err(s.api.CaptureOrder(t.Context(), "authorized", client.CaptureBody{Amount: &amount, Reason: "sent"})))
+	assert.NoError(t, assert.Err(s.api.VoidOrder(t.Context(), "captured in part", client.VoidBody{Reason: "not sent"})))
+	s.get(t, "/console/orders?q=currency:USD+authorized:yes").want(t, 200, "No orders found.", "</time> had Still authorized 48.00 (now 48.00 less).")
+	s.get(t, "/console/orders?q=currency:USD+voided:yes").want(t, 200, "</time> had Voided or ended 40.00 (now 18.00 more).")
+	s.get(t, "/console/orders?q=currency:USD+refunded:yes").want(t, 200, "!The books of")
+
 	s.sql(t, `SET session_replication_role = replica; INSERT INTO forgotten_sums (placed_on, currency, status, orders, charges, charged, kept)
 		VALUES ('2020-01-01', 'USD', 'completed', 1, 1, 5, 5); RESET session_replication_role`)
 	s.post(t, "/console/books", url.Values{"person": {"local"}}).want(t, 303)

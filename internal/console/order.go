@@ -130,18 +130,13 @@ func disputesIn(state client.DisputeState, o *client.Order) (rows []dispute) {
 	return slices.DeleteFunc(rows, func(d dispute) bool { return state != "" && d.State != state })
 }
 
-// Disputed is what open disputes may take; empty: nothing.
-func (p *orderPage) Disputed() string {
-	return unlessZero(sumOf(disputesIn(client.DisputeStateOpened, p.Order)))
+// Disputed is what open disputes may take, or lost ones have taken; empty: nothing.
+func (p *orderPage) Disputed(state client.DisputeState) string {
+	return unlessZero(disputed(state, p.Order))
 }
 
-// Lost is what lost disputes have taken; empty: nothing.
-func (p *orderPage) Lost() string {
-	return unlessZero(sumOf(disputesIn(client.DisputeStateLost, p.Order)))
-}
-
-func sumOf(disputes []dispute) (sum decimal.Decimal) {
-	for _, d := range disputes {
+func disputed(state client.DisputeState, o *client.Order) (sum decimal.Decimal) {
+	for _, d := range disputesIn(state, o) {
 		sum, _ = sum.Add(parsed(d.Amount))
 	}
 	return sum
@@ -193,7 +188,7 @@ func (p *orderPage) Balance() *balance {
 	}
 	b.less("refunded", parsed(p.Refunded))
 	b.less("still to go back", goingBack(p.Order))
-	b.less("lost in disputes", sumOf(disputesIn(client.DisputeStateLost, p.Order)))
+	b.less("lost in disputes", disputed(client.DisputeStateLost, p.Order))
 	kept := count(b.Kept) + " " + p.Currency
 	switch {
 	case !beingUndone(p.Order) || !b.Kept.IsPos():

@@ -116,11 +116,9 @@ func (v *visit) orders() error {
 
 // describe says how the list was filtered and sorted, and how else it can be.
 func (p *ordersPage) describe(s *search) {
-	var words, unsorted []string
+	var words []string
 	for _, w := range wordsOf(p.Search) {
-		if words = append(words, w.typed); !strings.HasPrefix(strings.ToLower(w.typed), "sort:") {
-			unsorted = append(unsorted, w.typed)
-		}
+		words = append(words, w.typed)
 	}
 	for i := range words {
 		if p.Term != "" && !slices.Contains(s.filters, words[i]) {
@@ -128,7 +126,8 @@ func (p *ordersPage) describe(s *search) {
 		}
 		p.Chips = append(p.Chips, view{words[i], strings.Join(slices.Concat(words[:i], words[i+1:]), " ")})
 	}
-	if p.Sorted = strings.Join(unsorted, " "); s.filter.Sort != client.ListOrdersParamsSortOldest {
+	sorts := func(word string) bool { return strings.HasPrefix(strings.ToLower(word), "sort:") }
+	if p.Sorted = strings.Join(slices.DeleteFunc(words, sorts), " "); s.filter.Sort != client.ListOrdersParamsSortOldest {
 		p.Sorted = strings.TrimSpace(p.Sorted + " sort:oldest")
 	}
 }

@@ -256,7 +256,7 @@ func (v *visit) actions(order *client.Order) []*verb {
 // is left after lost disputes alone can be refunded without paying twice.
 func (v *visit) offers(order *client.Order) []*verb {
 	return slices.DeleteFunc(v.actions(order), func(a *verb) bool {
-		return a.Name == "step-result" && order.Status == client.StatusCompleted || a.Name == "refund" && refundable(order).Cmp(sumOf(disputesIn(client.DisputeStateLost, order))) <= 0
+		return a.Name == "step-result" && order.Status == client.StatusCompleted || a.Name == "refund" && refundable(order).Cmp(disputed(client.DisputeStateLost, order)) <= 0
 	})
 }
 

@@ -241,7 +241,7 @@ export interface paths {
         };
         /**
          * List orders, newest first, or find them by a term
-         * @description Filters can be combined. nextCursor leads to the next page. A page can have fewer orders than limit: if orders are large, or if few match, because a page examines at most 10,000 orders. With format=csv, or Accept: text/csv, the page is a table, and the header Link leads to the next one.
+         * @description Filters can be combined. nextCursor leads to the next page. A page can have fewer orders than limit: if orders are large, or if few match, because a page examines at most 10,000 orders. With format=csv, or Accept: text/csv, the page is a table, which has the last refund, capture and void of each order, and the header Link leads to the next one.
          *
          *     With term, it finds orders by an id, a customer, a provider's reference, metadata or an amount, and says in matched what has the term. The other filters apply, too.
          *
@@ -3146,41 +3146,6 @@ export interface components {
             /** @description Violations do not make the books wrong. */
             warning: boolean;
         };
-        VerificationDay: {
-            /** @description Authorized and not captured yet. */
-            authorized: string;
-            /** @description The sum of the charges, also of those that were undone, and of authorizations. A charge that was undone while nothing showed that it had happened does not count, nor its undo. */
-            charged: string;
-            /**
-             * Format: int64
-             * @description Number of charges.
-             */
-            charges: number;
-            currency: string;
-            day: string;
-            /** @description The amounts of open disputes, which are part of kept. */
-            disputed: string;
-            /**
-             * Format: int64
-             * @description Number of these orders that were forgotten. Lists do not have them.
-             */
-            forgotten: number;
-            /** @description Captured, and neither refunded nor lost. */
-            kept: string;
-            /** @description The amounts of lost disputes, which the provider took back. */
-            lost: string;
-            /**
-             * Format: int64
-             * @description Number of orders.
-             */
-            orders: number;
-            /** @description The sum of the refunds that succeeded, and of the charges that were undone. */
-            refunded: string;
-            /** @description The part of kept that belongs to orders that have not ended. */
-            underWay: string;
-            /** @description Authorized by completed orders, and given up or ended. */
-            voided: string;
-        };
         VerificationMoney: {
             /** @description Authorized and not captured yet. */
             authorized: string;
@@ -3192,6 +3157,8 @@ export interface components {
              */
             charges: number;
             currency: string;
+            /** @description Absent in money. */
+            day?: string;
             /** @description The amounts of open disputes, which are part of kept. */
             disputed: string;
             /**
@@ -3250,7 +3217,7 @@ export interface components {
             /** @description The checks and their results. */
             checks: components["schemas"]["VerificationCheck"][];
             /** @description The same by the day (UTC) on which the orders were placed, newest first; up to 400. */
-            days: components["schemas"]["VerificationDay"][];
+            days: components["schemas"]["VerificationMoney"][];
             /** Format: date-time */
             finishedAt: string;
             /** @description What was charged and refunded, by currency. */
