@@ -91,8 +91,9 @@ func createCommand() *cobra.Command {
 	var body client.WebhookEndpointBody
 	cmd := asking(&cobra.Command{
 		Use: "create URL", Short: "Create an endpoint that receives events at a URL", Args: cobra.ExactArgs(1),
-		Long: "Sends every new event to a URL, in order for each order. Prints the secret that signs them (Standard Webhooks), which\n" +
-			"is not shown again.",
+		Long: "Sends new events to a URL, in order for each order, and prints the secret that signs them (Standard Webhooks), which is\n" +
+			"not shown again. Without --type, it sends all changes of orders and of stock, but no tries and calls, such as\n" +
+			"order.step_called: --type must name those. See docs/events.md.",
 		Example: "  pawl webhooks create https://shop.example/pawl\n" +
 			"  pawl webhooks create https://shop.example/pawl --type 'order.*' -o json | jq -r .secret",
 	}, func(ctx context.Context, s *session, args []string) error {
@@ -104,7 +105,7 @@ func createCommand() *cobra.Command {
 	return cmd
 }
 
-const typesHelp = "only events of these types, comma-separated: order.completed, or order.* for all with that prefix"
+const typesHelp = "only events of these types, comma-separated: order.completed, or order.* for all changes of orders"
 
 func changeCommand() *cobra.Command {
 	var types []string
@@ -133,7 +134,7 @@ func changeCommand() *cobra.Command {
 	})
 	f := cmd.Flags()
 	f.StringSliceVar(&types, "type", nil, typesHelp)
-	f.BoolVar(&allTypes, "all-types", false, "events of all types")
+	f.BoolVar(&allTypes, "all-types", false, "all changes of orders and of stock")
 	f.StringVar(&description, "description", "", "purpose of the endpoint")
 	cmd.MarkFlagsMutuallyExclusive("type", "all-types")
 	return cmd
