@@ -294,8 +294,8 @@ func previewOf(changes ...change) ([]change, []string, error) {
 // field is an input of a form.
 type field struct {
 	Name, Label, Help, Value string
-	Type                     string // of the input; also textarea, select, checkboxes (values one per line), decimal and opaque: not remembered by the browser
-	Options                  []string
+	Type                     string            // of the input; also textarea, select, decimal and opaque: not remembered by the browser
+	Options                  []string          // of a select, radio or checkbox, whose values are one per line
 	Most                     int               // of a number; 0: any
 	Amount                   string            // what the script needs for the total
 	Heads                    []string          // of the table that begins with the field
@@ -311,7 +311,7 @@ type field struct {
 // whyField asks for the reason.
 var whyField = field{Name: "reason", Label: "Reason", Help: "It is kept, with your name."}
 
-// Ticked reports whether an option of check boxes is chosen.
+// Ticked reports whether an option of radio buttons or check boxes is chosen.
 func (f field) Ticked(option string) bool { return slices.Contains(strings.Fields(f.Value), option) }
 
 func required(f field) field {

@@ -13,6 +13,7 @@ import (
 
 	"pawl/client"
 	"pawl/internal/access"
+	"pawl/internal/events"
 	"pawl/test/assert"
 )
 
@@ -123,7 +124,11 @@ func TestWebhooks(t *testing.T) {
 	s.get(t, "/console/webhooks").want(t, 200, "There are no endpoints yet", "/console/webhook/new")
 
 	// The secret is shown once: to the form that made it, however often that is sent.
-	page := s.get(t, "/console/webhook/new").want(t, 200)
+	page := s.get(t, "/console/webhook/new").want(t, 200, `value="all" checked`)
+	for _, name := range events.Types() {
+		assert.True(t, !events.Driving(name) || strings.Contains(page.body, name), "the form does not say that it leaves out", name)
+	}
+	s.post(t, "/console/webhook/new", page.fill("url", "https://x", "which", "some")).want(t, 422, "Choose one type of events or more")
 	s.post(t, "/console/webhook/new", page.fill("url", "ftp://x", "description", "the shop", "types", "order.*")).
 		want(t, 422, `id="wrong-url"`, `value="the shop"`, `value="order.*" checked`, `!value="stock.*" checked`)
 	form := page.fill("url", receiver.URL, "description", "the <shop>", "types", "order.* order.failed stock.set") // order.* has order.failed
@@ -142,9 +147,10 @@ func TestWebhooks(t *testing.T) {
 		t.Helper()
 		s.count(t, 1, `SELECT count(*) FROM webhook_endpoints WHERE url = '`+url+`'`)
 	}
-	changed := []string{"url", receiver.URL + "/new", "description", "the shop", "types", ""}
+	changed := []string{"url", receiver.URL + "/new", "description", "the shop", "which", "all", "types", "order.failed"}
 	s.get(t, change+"&preview=yes&url=https://x&types=&types=order.failed&types=order.canceled").want(t, 200, ">order.failed, order.canceled<")
-	seen := s.do(t, change, changed...).want(t, 200, "/new", "What will change", ">each change of an order or of stock<")
+	seen := s.do(t, change, changed...).want(t, 200, "/new", "What will change", ">all changes of orders and of stock<")
+	s.post(t, change, seen.fill("edit", "yes")).want(t, 200, `value="all" checked`, `value="order.failed" checked`)
 	is(receiver.URL)
 	s.post(t, change, seen.fill()).want(t, 303)
 	is(receiver.URL + "/new")

@@ -110,7 +110,10 @@ func (v *visit) newEndpoint() *task {
 			"The next page shows the secret of the signatures, once, and can send a test event."},
 		fields: append(endpointFields(&client.WebhookEndpoint{}), whyField),
 		do: func(form url.Values) error {
-			body := endpointBody(form)
+			body, err := endpointBody(form)
+			if err != nil {
+				return err
+			}
 			made, err := v.api.CreateWebhookEndpoint(v.r.Context(), body)
 			return v.tellSecret("The endpoint is created", made, err, "From now on, "+form.Get("url")+" gets events. Types: "+typesText(body.Types)+".")
 		},
@@ -140,8 +143,12 @@ func endpointURL(id string) string { return address("/console/webhook", url.Valu
 const commonTypes = "order.* order.completed order.failed order.canceled order.needs_attention order.awaiting_approval " +
 	"order.refund_done order.refund_failed order.dispute_opened order.dispute_won order.dispute_lost stock.* stock.set"
 
+// triesAndCalls are the event types that an endpoint gets only by their names.
+const triesAndCalls = "order.awaiting_retry, order.awaiting_permit, order.permit_granted, order.step_called, order.step_answered, " +
+	"order.woken, order.taken_over, order.released"
+
 var typeWords = map[string]string{
-	"order.*":         "all of orders, except how Pawl drives them",
+	"order.*":         "all changes of orders",
 	"order.completed": "charged, reserved and confirmed", "order.failed": "refused; what was done is undone",
 	"order.canceled": "stopped; what was done is undone", "order.needs_attention": "waits for a person", "order.awaiting_approval": "waits for approval",
 	"order.refund_done": "the money went back", "order.refund_failed": "the money did not go back",
@@ -150,9 +157,9 @@ var typeWords = map[string]string{
 }
 
 func endpointFields(e *client.WebhookEndpoint) []field {
-	types := strings.Fields(commonTypes)
+	types, which := strings.Fields(commonTypes), "all"
 	for _, name := range e.Types {
-		if !slices.Contains(types, name) {
+		if which = "some"; !slices.Contains(types, name) {
 			types = append(types, name)
 		}
 	}
@@ -161,21 +168,27 @@ func endpointFields(e *client.WebhookEndpoint) []field {
 			Help: "Where events are sent: https, or http on this machine or with --allow-private. " +
 				"Everyone with the role read can see it, so do not put a secret in it."},
 		{Name: "description", Label: "Description", Value: e.Description},
-		{Name: "types", Label: "Event types (choose none for " + typesText(nil) + ")", Type: "checkboxes", Value: strings.Join(e.Types, "\n"), Options: types, Words: typeWords,
-			Help: "All types, also those about how Pawl drives orders, can be named with pawl webhooks."},
+		{Name: "which", Label: "Which events", Type: "radio", Value: which, Options: []string{"all", "some"},
+			Words: map[string]string{"all": capital(typesText(nil)), "some": "Only these types"},
+			Help:  "Tries and calls are no changes, and are left out: " + triesAndCalls + ". Only pawl webhooks can name them."},
+		{Name: "types", Label: "Only these types", Type: "checkbox", Value: strings.Join(e.Types, "\n"), Options: types, Words: typeWords},
 	}
 }
 
-func endpointBody(form url.Values) client.WebhookEndpointBody {
-	types := strings.Fields(strings.Join(form["types"], " "))
+// endpointBody is what a form says. All changes are all, whatever was ticked before that was chosen.
+func endpointBody(form url.Values) (body client.WebhookEndpointBody, err error) {
+	all, types := form.Get("which") == "all", strings.Fields(strings.Join(form["types"], " "))
 	types = slices.DeleteFunc(slices.Clone(types), func(name string) bool { // order.* has all of order.
 		area, _, _ := strings.Cut(name, ".")
-		return name != area+".*" && slices.Contains(types, area+".*")
+		return all || name != area+".*" && slices.Contains(types, area+".*")
 	})
+	if !all && len(types) == 0 {
+		err = unusable("Choose one type of events or more, or all changes.")
+	}
 	return client.WebhookEndpointBody{
 		URL: form.Get("url"), Description: form.Get("description"), Types: types,
 		Reason: form.Get("reason"), RequestID: form.Get("requestId"),
-	}
+	}, err
 }
 
 func verbBody(form url.Values) client.VerbBody {
@@ -223,13 +236,17 @@ func (v *visit) endpointTasks(e *client.WebhookEndpoint) []*task {
 			Notes:     []string{"Pending deliveries go to the new URL. The types apply to events that have no deliveries yet."},
 			questions: endpointFields(e), fields: []field{whyField}, seen: version,
 			preview: func(form url.Values) ([]change, []string, error) {
-				then := endpointBody(form)
+				then, err := endpointBody(form)
+				if err != nil {
+					return nil, nil, err
+				}
 				return previewOf(change{"URL", e.URL, then.URL}, change{"Description", e.Description, then.Description},
 					change{"Event types", typesText(e.Types), typesText(then.Types)})
 			},
 			do: func(form url.Values) error {
+				then, _ := endpointBody(form) // the preview has refused it if it is not right
 				params := client.ChangeWebhookEndpointParams{IfMatch: strconv.Quote(form.Get("version"))}
-				return done(v.api.ChangeWebhookEndpoint(ctx, e.ID, endpointBody(form), params))
+				return done(v.api.ChangeWebhookEndpoint(ctx, e.ID, then, params))
 			},
 		},
 		v.rotateTask(e),
@@ -291,7 +308,7 @@ func (v *visit) rotateTask(e *client.WebhookEndpoint) *task {
 }
 
 func typesText(types []string) string {
-	return cmp.Or(strings.Join(types, ", "), "each change of an order or of stock")
+	return cmp.Or(strings.Join(types, ", "), "all changes of orders and of stock")
 }
 
 func (v *visit) recoverDeliveries(e *client.WebhookEndpoint, form url.Values) error {
