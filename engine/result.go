@@ -258,6 +258,8 @@ func (u undecided) meaning() (s ledger.Suspension) {
 			reason = orders.VoidRefused
 		case c.operation != provider.Undo:
 			reason = "refused_in_doubt: "
+		case c.source == byOperator && result.Code != settledCode:
+			reason += settledCode + ": " // the provider has not said so
 		}
 		s.Hold, s.Reason, s.Delay, s.Counts = fsm.HoldAttention, reason+result.Code, -1, true
 	case provider.Waiting:

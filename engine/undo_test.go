@@ -228,7 +228,8 @@ func TestRetryAfterAnUndoByHand(t *testing.T) {
 		undidBy()}
 	play(t, []scene{
 		{"of the order", sent("charge/do: error", "reserve/do: refused"), append(acts{is("retry"), asks(ticket),
-			is("refunding attention: undo_refused: unknown_reference"), asks(settled(fsm.Charge, engine.SettledDone,
+			is("refunding attention: undo_refused: unknown_reference"), asks(settled(fsm.Charge, engine.SettledRefused, "")),
+			is("refunding attention: undo_refused: step_result: seen"), asks(settled(fsm.Charge, engine.SettledDone,
 				"rf_7")), is("failed"), shows(1, `SELECT count(*) FROM full_orders WHERE undo_reference = 'rf_7'`)}, redriven...)},
 		{"of a late effect", sent("charge/do: error", "reserve/do: refused"), append(acts{is("retry"),
 			asks(settled(fsm.Charge, engine.SettledRefused, "")), is("failed"), reported("ticket-7"),

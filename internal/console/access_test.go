@@ -197,7 +197,7 @@ func TestLinksThatDecide(t *testing.T) {
 	s.post(t, "/console/order/retry?id=held", unknown.fill()).want(t, 200, "<details open><summary>Advanced: policy")
 	for path, shows := range map[string]string{
 		"cancel?id=o": "The order ends canceled", "refund?id=paid": "1.00 USD goes back", "retry?id=wait": `value="active">The one for new orders`,
-		"step-result?id=held": "The provider&#39;s reference: theirs",
+		"step-result?id=held": "The provider&#39;s reference, if done: theirs",
 	} {
 		link := "/console/order/" + path + theirs
 		s.get(t, link).want(t, 200, "!the boss", `!"mine"`)

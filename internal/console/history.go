@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"pawl/client"
@@ -116,9 +117,8 @@ func (v *visit) history(order *client.Order) (*history, error) {
 	}
 	h.Rows, h.Story = rowsOf(h.Entries), storyOf(order, h.Entries, first, last)
 	for i := range h.Rows {
-		r := &h.Rows[i]
-		if at := slices.IndexFunc(h.Story, func(c chapter) bool { return c.Entries[0].Move == r.Move }); at >= 0 && r.Move != nil && r.Move.Verb == "step-result" {
-			r.Recorded = new(h.Story[at])
+		if at := slices.IndexFunc(h.Story, func(c chapter) bool { return records(c) && c.Entries[0].Move == h.Rows[i].Move }); at >= 0 {
+			h.Rows[i].Recorded = new(h.Story[at])
 		}
 	}
 	if !h.Oldest {
@@ -126,6 +126,15 @@ func (v *visit) history(order *client.Order) (*history, error) {
 		slices.Reverse(h.Story)
 	}
 	return h, nil
+}
+
+// recorded says which result a person recorded last; empty: the page does not have it, or begins with the oldest.
+func (h *history) recorded() string {
+	at := slices.IndexFunc(h.Story, records)
+	if at < 0 {
+		return ""
+	}
+	return strings.TrimSuffix(h.Story[at].Title+" ("+visible(h.Story[at].Reference)+")", " ()") + ". "
 }
 
 // offerByHand finds the last call on the page of each open undo: all of its calls say that it is open, but one link is enough.

@@ -179,15 +179,13 @@ func TestStory(t *testing.T) {
 	move("refunding", "refunding", "step-result", "token:eve", "seen")
 	move("refunding", "refunding", "retry", "system", "step_result")
 	move("refunding", "refunding", "step-result", "token:eve", "closed")
-	move("refunding", "refunding", "attention", "system", "undo_refused: step_result")
+	move("refunding", "refunding", "attention", "system", "undo_refused: step_result: closed")
 	assert.Equal(t, strings.Join(told(true, true), "\n"), "Accepted: It waited 30 s for a person to approve it.\nAsked to pause token:eve:\nUndo of the charge: recorded as not done token:eve seen:\nUndo of the charge:"+
-		"\nUndo of the charge: recorded as refused token:eve closed:\nUndo of the charge: It needs a person: a person recorded that the provider refuses the undo. It is under way.")
-	entries[len(entries)-1].Move.Reason = "undo_refused: closed"
-	assert.Contains(t, told(true, true)[4], "recorded as refused token:eve closed: Refused: closed.")
+		"\nUndo of the charge: recorded as refused token:eve closed: Refused: closed. It is under way.")
 	entries, o.Steps.Charge.Reference = nil, "ch_1"
 	move("charging", "charging", "step-result", "token:eve", "seen")
 	move("charging", "reserving", "", "system", "")
-	assert.Equal(t, storyOf(o, entries, true, true)[0].Reference, "ch_1")
+	assert.Equal(t, (&history{Story: storyOf(o, entries, true, true)}).recorded(), "Charge: recorded as done (ch_1). ")
 	o.Refunds = []client.Refund{{Refund: 1, State: "done", Amount: "5", CreatedAt: at, Reference: "re_1"}}
 	entries = []entry{{At: at, Move: &client.Transition{At: at, From: "completed", To: "completed", Verb: "refund", Actor: "token:eve", Reason: "a dent"}},
 		{At: at, Call: &client.Call{Call: -1, Refund: 1, Operation: "refund", Outcome: "done"}},
@@ -421,8 +419,8 @@ func TestDoubtIsTold(t *testing.T) {
 		return strings.Join(failingAt(found, a, needing(a, []client.BulkResult{{Status: status}})), "")
 	}
 	assert.Equal(t, failing(verbByName(verbs, "approve"), "pending"), "eu.example has failed at charge since 03:09 UTC, and the next call tries whether it works again. If not, approved orders wait to be charged.")
-	assert.Equal(t, verbByName(verbs, "step-result").doneTo(&client.Order{HoldReason: "undo_refused: out_of_stock"}, "not_done"), "The step's result is recorded. Then the undo was tried, and refused: out of stock.")
-	assert.Contains(t, verbByName(verbs, "step-result").doneTo(&client.Order{HoldReason: "undo_refused: charge_disputed"}, "refused"), "Recorded as refused; nothing was sent.")
+	assert.Equal(t, verbByName(verbs, "step-result").doneTo(&client.Order{HoldReason: "undo_refused: out_of_stock"}), "Then the undo was tried, and refused: out of stock.")
+	assert.Contains(t, verbByName(verbs, "step-result").doneTo(&client.Order{HoldReason: "undo_refused: step_result: lost"}), "Nothing was sent. The order still needs a person")
 	held := heldBy(&client.Order{Hold: "attention"}, []client.Transition{{Seq: 4, Verb: "attention"}, {Seq: 3, Verb: "step-result"}, {Seq: 2, Verb: "attention"}, {Seq: 1, Verb: "call"}})
 	assert.Equal(t, held.Seq, 2, "a recorded refusal does not begin the wait anew")
 	away, _ := away(found, []waitingOrder{{Order: client.Order{Status: "charging", Hold: "attention", Route: "eu"}}})

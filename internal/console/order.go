@@ -399,14 +399,17 @@ func (v *visit) showOrder() error {
 	if retry := verbByName(verbs, "retry"); order.Failure.Code == outOfStock && slices.Contains(p.Actions, retry) {
 		p.Short = (&ofOrder{visit: v, verb: retry, order: order}).soldOut()
 	}
+	if err := errors.Join(v.readPast(p), v.readAround(p)); err != nil {
+		return err
+	}
 	if done != nil {
-		p.Done, p.Failed = done.doneTo(order, v.query("recorded")), done.failed(order)
+		p.Done, p.Failed = done.doneTo(order), done.failed(order)
+		if done.Name == "step-result" {
+			p.Done = p.History.recorded() + p.Done
+		}
 		if before := v.query("before"); before != "" {
 			p.Done = strings.TrimSpace(v.doneBefore(order, before) + " " + p.Done)
 		}
-	}
-	if err := errors.Join(v.readPast(p), v.readAround(p)); err != nil {
-		return err
 	}
 	if (p.tryFirst() == "retry" || p.Tried() != nil) && v.may("getOverview") {
 		if found, err := v.api.GetOverview(v.r.Context()); err == nil { // the order is worth more
@@ -455,6 +458,8 @@ func beingCanceled(o *client.Order) bool {
 // noCancel says why a person can't cancel an order.
 func (v *visit) noCancel(o *client.Order) string {
 	switch {
+	case beingUndone(o) && o.Hold == client.OrderHoldAttention:
+		return "What was done is not undone yet, and waits for a person: there is nothing to cancel."
 	case beingUndone(o):
 		return "What was done is being undone already, so there is nothing to cancel."
 	case !slices.Contains(o.AllowedActions, "cancel") && o.Status == client.StatusConfirming:

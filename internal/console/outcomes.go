@@ -309,9 +309,13 @@ func (q *ofOrder) settled(would *client.Order) []string {
 	if outcome == "not_done" {
 		means = capital(subject) + " counts as not done, and is sent to the provider again at once."
 	}
+	code, refused := strings.CutPrefix(o.HoldReason, "undo_refused: ")
 	switch {
 	case q.operation() != "" || q.query("generation") != "":
 		return []string{means}
+	case outcome == "refused" && refused:
+		changes := visible(strings.TrimPrefix(code, "step_result: ") + " → " + cmp.Or(q.form.Get("code"), "step_result"))
+		return []string{"Only the code changes: " + changes + "; " + q.money(o.Amount) + " is still to go back."}
 	case outcome == "done":
 		next, _ = state.Next(fsm.Done)
 		means = map[fsm.State]string{fsm.Charging: q.money(o.Amount) + " counts as charged.", fsm.Reserving: goodsOf(o) + " counts as reserved.",

@@ -79,9 +79,6 @@ func (q *ofOrder) task() *task {
 				return errNoPage
 			}
 			to := orderURL(q.order.OrderID) + "&done=" + q.verb.Name
-			if outcome := form.Get("outcome"); outcome != "" {
-				to += "&recorded=" + url.QueryEscape(outcome)
-			}
 			if form.Get("seq") != strconv.Itoa(q.order.Seq) { // the API accepts it only if it was done before
 				to += "&before=" + url.QueryEscape(form.Get("requestId"))
 			}
@@ -173,7 +170,7 @@ func (q *ofOrder) captureFields() []field {
 }
 
 func (q *ofOrder) resultFields() []field {
-	outcome := field{Name: "outcome", Label: "What happened to " + q.subject(), Type: "select", Required: true, Options: []string{"", "done", "refused", "not_done"},
+	outcome := field{Name: "outcome", Label: "What happened to " + q.subject(), Help: q.lastAnswer(), Type: "select", Required: true, Options: []string{"", "done", "refused", "not_done"},
 		Words: map[string]string{"done": "Done: it happened", "refused": "Refused: it did not happen; do not send it",
 			"not_done": "Not done: it did not happen; send it again"}}
 	refusal := "card_declined"
@@ -183,8 +180,29 @@ func (q *ofOrder) resultFields() []field {
 	if q.query("generation") != "" {
 		outcome.Options = []string{"done"}
 	}
-	return []field{outcome, {Name: "reference", Label: "The provider's reference", Help: "Its id for " + q.subject() + ", if it happened."},
-		{Name: "code", Label: "Why not, as a code of the provider", Help: "If it was refused, such as " + refusal + "."}}
+	return []field{outcome, {Name: "reference", Label: "The provider's reference, if done", Help: "Its id for " + q.subject() + "."},
+		{Name: "code", Label: "The provider's code, if refused or not done", Help: "It says why not, such as " + refusal + "."}}
+}
+
+// lastAnswer says what the provider answered last about what step-result is about; empty: nothing that is known.
+func (q *ofOrder) lastAnswer() string {
+	about, params := q.operation(), client.ListCallsParams{After: -1, Sort: "newest", Limit: callsOfWait}
+	if q.query("generation") != "" {
+		about = "undo of a late " + q.step()
+	}
+	if about != "" {
+		params = client.ListCallsParams{Before: 1, Limit: callsOfWait} // they count down
+	}
+	list, err := q.api.ListCalls(q.r.Context(), q.order.OrderID, params)
+	if err != nil {
+		return "" // the request is possible without
+	}
+	for _, c := range list.Calls {
+		if name, _ := (&entry{Call: &c}).beside(operationsOf(q.order)); name == about && string(c.Step) == q.step() && c.Outcome != "" {
+			return fmt.Sprintf("The last answer, %s: %s.", c.FinishedAt.UTC().Format("2 Jan 15:04 UTC"), visible(providerWords(&c)))
+		}
+	}
+	return ""
 }
 
 // about says what a verb is about.

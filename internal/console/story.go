@@ -19,6 +19,7 @@ type chapter struct {
 	Reason    string // in the words of that person
 	Said      []string
 	Reference string // of the provider
+	Code      string // of a refusal
 	Entries   []entry
 	Until     time.Time // the end; zero: there is none yet
 
@@ -84,6 +85,9 @@ func (t *teller) add(e entry) {
 			before.left, before.why, before.Until = m.To, m.Reason, m.At
 		} else if last := len(t.story) - 1; t.stay < 0 && last >= 0 && (m.From != m.To || event == "" && (m.Verb == fsm.HoldRetry || m.Verb == fsm.HoldAttention)) {
 			t.story[last].left, t.story[last].why = m.To, m.Reason // after what a person did
+			if strings.HasPrefix(m.Reason, "undo_refused: step_result") {
+				t.stay = last // the hold is of that
+			}
 		}
 		if m.From != m.To || event != "" {
 			t.stay = -1
@@ -102,6 +106,11 @@ func (t *teller) add(e entry) {
 		t.stay, t.story = len(t.story), append(t.story, chapter{state: t.state})
 	}
 	t.story[t.stay].Entries = append(t.story[t.stay].Entries, e)
+}
+
+// records reports whether a chapter is a result that a person recorded.
+func records(c chapter) bool {
+	return c.Entries[0].Move != nil && c.Entries[0].Move.Verb == "step-result"
 }
 
 // beside names what an entry is about that does not move the order: a refund, capture or void, or the undo of an effect
@@ -168,8 +177,11 @@ func (c *chapter) tell(o *client.Order, now bool) {
 		}
 		if of := slices.IndexFunc(operationsOf(o), func(f operation) bool { return f.FinishedAt.Equal(m.At) }); m.Verb == "step-result" && of >= 0 {
 			about := operationsOf(o)[of]
-			c.Title, c.Reference = c.Title+": "+about.name(), about.Reference
-			c.sayRefused(about.Code, about.Detail)
+			c.Title, c.Reference = about.name()+": recorded as done", about.Reference
+			if about.State == client.CaptureStateFailed {
+				c.Title = about.name() + ": recorded as refused"
+				c.sayRefused(about.Code, about.Detail)
+			}
 		} else if m.Verb == "step-result" && !fsm.State(c.state).Final() {
 			c.tellRecorded(o)
 		}
@@ -213,16 +225,16 @@ func (c *chapter) say(text string) {
 // tellRecorded says what a person recorded of the step, as far as the service has acted on it since.
 func (c *chapter) tellRecorded(o *client.Order) {
 	state, left, recorded := fsm.State(c.state), fsm.State(c.left), "recorded as not done"
-	code, rest, _ := strings.Cut(c.why, ": ")
+	code, refusedUndo := strings.CutPrefix(c.why, "undo_refused: ")
 	switch next, _ := state.Next(fsm.Done); {
 	case left == "":
 		recorded = "result recorded"
 	case left != state && (state.Undoing() || left == next || left.Step() == state.Step()): // it is undone
 		recorded = "recorded as done"
 		c.Reference = map[fsm.State]string{fsm.Charging: o.Steps.Charge.Reference, fsm.Reserving: o.Steps.Reserve.Reference, fsm.Refunding: o.Steps.Charge.UndoReference}[state]
-	case code == "undo_refused", code == "refused_in_doubt":
+	case refusedUndo:
 		recorded = "recorded as refused"
-		c.sayRefused(rest, "")
+		c.sayRefused(strings.TrimPrefix(code, "step_result: "), "")
 	case left != state && o.StopRequested == "":
 		recorded = "recorded as refused"
 		c.sayRefused(code, o.Failure.Detail)
@@ -233,6 +245,7 @@ func (c *chapter) tellRecorded(o *client.Order) {
 // sayRefused says why something was refused; of a person's record without a code, nothing.
 func (c *chapter) sayRefused(code, detail string) {
 	if code != "" && code != "step_result" {
+		c.Code = code
 		c.say(strings.TrimSuffix(fmt.Sprintf("Refused: %s, %s", visible(codeInWords(code)), visible(strings.TrimRight(detail, "."))), ", "))
 	}
 }

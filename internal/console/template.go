@@ -139,8 +139,8 @@ func inWords(reason string) string {
 	case fsm.AnotherApprover:
 		return rest
 	case "undo_refused":
-		if rest == "step_result" {
-			return "a person recorded that the provider refuses the undo"
+		if code, recorded := strings.CutPrefix(rest, "step_result"); recorded {
+			return "a person recorded that the provider refuses the undo" + code
 		}
 		return strings.TrimSuffix("the provider refuses the undo: "+codeInWords(rest), ": ")
 	case "retries_exhausted":

@@ -128,15 +128,18 @@ var verbs = []*verb{
 	{
 		Name: "step-result", Label: "Record the step's result", operation: "settleStepOfOrder", needsReason: true,
 		questions: (*ofOrder).resultFields, afterwards: (*ofOrder).settled,
-		Meaning: "Look at the provider first: the order continues as if it had answered what you record.",
-		done:    "The step's result is recorded.",
+		Meaning: "Look at the provider first. What you record counts as its answer.",
+		done:    "The order goes on.",
 		then: map[string]string{
-			"refused":      "Recorded as refused; nothing was sent. The order still needs a person: undo it by hand at the provider, then record it as done.",
-			"undo_refused": "The step's result is recorded. Then the undo was tried, and refused",
-			"attention":    "The step's result is recorded. The order needs a person again.",
+			"refused":      "Nothing was sent. The order still needs a person: undo it by hand at the provider, then record it as done.",
+			"undo_refused": "Then the undo was tried, and refused", "attention": "The order needs a person again.",
+			"completed": "The order is completed.", "failed": "The order has ended as failed" + nothingOwed,
+			"canceled": "The order has ended as canceled" + nothingOwed,
 		},
 	},
 }
+
+const nothingOwed = ", and nothing is owed."
 
 const laterByItself = " may not succeed at once; Pawl then tries again by itself"
 
@@ -190,8 +193,8 @@ func goesBack(o *client.Order) string {
 	return neverCharged
 }
 
-// doneTo says that it was requested, or what has become of that since. recorded is the result that a person has recorded.
-func (a *verb) doneTo(o *client.Order, recorded string) string {
+// doneTo says that it was requested, or what has become of that since.
+func (a *verb) doneTo(o *client.Order) string {
 	last := a.last(o)
 	switch {
 	case last.State == client.CaptureStateDone && last.Code == "authorization_expired":
@@ -212,8 +215,8 @@ func (a *verb) doneTo(o *client.Order, recorded string) string {
 	reason, code, _ := strings.Cut(o.HoldReason, ": ")
 	refused := a.then[reason]
 	switch {
-	case refused != "" && recorded == "refused":
-		return a.then[recorded]
+	case refused != "" && strings.HasPrefix(code, "step_result"):
+		return a.then["refused"]
 	case refused != "":
 		return strings.TrimSuffix(refused+": "+visible(codeInWords(code)), ": ") + "."
 	}

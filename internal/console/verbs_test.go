@@ -92,7 +92,7 @@ func TestAnOrderThatHasChanged(t *testing.T) {
 	s.sql(t, `INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason)
 		SELECT order_no, 3, 'charging', 'charging', 0, 'cancel', 'token:eve', 'too late' FROM orders`)
 	const canceled = "<bdi>token:eve</bdi> asked to cancel it <time"
-	s.get(t, path).want(t, 409, "What was done is being undone already", canceled, `href="/console/order/retry?id=o"`, "!/console/order/cancel")
+	s.get(t, path).want(t, 409, "What was done is not undone yet, and waits for a person", canceled, `href="/console/order/retry?id=o"`, "!/console/order/cancel")
 	s.get(t, "/console/order/refund?id=o").want(t, 409, "The order is being undone, and needs a person. What was charged goes back once a retry of the undo succeeds.", canceled)
 	s.get(t, orderPath+"o").want(t, 200, "</bdi> <span class=\"badge being canceled\">being canceled</span> <span class=\"badge attention\"", canceled, "The goods are not reserved. Somebody must decide", "!/console/order/cancel")
 	s.post(t, "/console/bulk", url.Values{"verb": {"cancel"}, "id": {"o"}}).want(t, 200, "None of these orders can be canceled<", "he order is already being canceled, and needs a person")
@@ -228,15 +228,27 @@ func TestSettling(t *testing.T) {
 	s.settle(t, "step", "What happened to the charge", "outcome", "done", "reference", "ch_1").
 		want(t, 200, "9 USD counts as charged. Nothing is sent to the provider for it: if it never happened, it never will. The order goes on with the reservation.")
 	s.are(t, "completed", "step")
+	s.get(t, orderPath+"step&done=step-result").want(t, 200, `role="status">Charge: recorded as done. The order is completed.<`)
 	s.doubt(t, "undo")
 	s.sql(t, `WITH o AS (UPDATE orders SET status = 'refunding', seq = 2, outcome = 'canceled', stop_requested = 'cancel', hold_reason = 'undo_refused: disputed' WHERE order_id = 'undo' RETURNING *)
 		INSERT INTO charges (order_no, generation, currency, amount, executor, reference) SELECT order_no, 0, currency, amount, 'http', 'ch_2' FROM o`)
 	s.get(t, "/console/attention?hold=attention&reason=undo_refused").want(t, 200, "A refusal does not go away", "!>in doubt<")
-	s.get(t, orderPath+"undo").want(t, 200, "!No result yet", "Somebody must decide: Record the step&#39;s result, once it is certain at the provider; Retry tries the undo of the charge again.",
+	s.sql(t, `UPDATE step_calls SET operation = 'undo', outcome = 'refused', code = 'disputed', finished_at = now() WHERE order_no = (SELECT order_no FROM orders WHERE order_id = 'undo')`)
+	s.get(t, orderPath+"undo").want(t, 200, "!No result yet", "refuses the undo: disputed", "Somebody must decide: Record the step&#39;s result, once it is certain at the provider; Retry tries the undo of the charge again.",
 		`class="button primary" href="/console/order/step-result?id=undo"`)
+	s.get(t, "/console/order/step-result?id=undo&preview=yes&outcome=refused&code=dispute_lost").
+		want(t, 200, "Only the code changes: disputed → dispute_lost; 9 USD is still to go back.")
+	s.get(t, "/console/order/step-result?id=undo").want(t, 200, "The last answer, ", " UTC: refused disputed.<")
+	s.sql(t, `SET session_replication_role = replica; WITH o AS (UPDATE orders SET seq = 4, hold_reason = 'undo_refused: step_result: dispute_lost' WHERE order_id = 'undo' RETURNING order_no)
+		INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason) SELECT order_no, v.* FROM o, (VALUES
+			(3, 'refunding', 'refunding', 0, 'step-result', 'local', 'seen there'), (4, 'refunding', 'refunding', 0, 'attention', 'system', 'undo_refused: step_result: dispute_lost')) AS v; RESET session_replication_role`)
+	told := s.get(t, orderPath+"undo&done=step-result").want(t, 200, "Needs a person: recorded by local as refused: dispute_lost<", "Undo of the charge: recorded as refused. Nothing was sent.", "<bdi>local</bdi> recorded <bdi>dispute_lost</bdi> ", "</time>: <bdi>refused disputed</bdi>.")
+	assert.Equal(t, strings.Count(told.body, "Refused: dispute lost."), 1, "told once")
+	s.get(t, orderPath+"undo&every=yes").want(t, 200, "recorded as refused, <bdi>dispute_lost</bdi>, by <bdi>local</bdi>: <bdi>seen there<", "<bdi>undo_refused: step_result: dispute_lost<")
 	s.settle(t, "undo", "What happened to the undo of the charge", "outcome", "done", "reference", "rf_1").want(t, 200, "9 USD counts as given back", "The order ends canceled.", "!field by field")
 	s.are(t, "canceled", "undo")
-	s.get(t, orderPath+"undo").want(t, 200, "<strong>Undo of the charge: recorded as done</strong> by <bdi>local</bdi>: <bdi>seen there</bdi>")
+	s.get(t, orderPath+"undo&done=step-result").want(t, 200, "<strong>Undo of the charge: recorded as done</strong> by <bdi>local</bdi>: <bdi>seen there</bdi><",
+		`role="status">Undo of the charge: recorded as done. The order has ended as canceled, and nothing is owed.<`, "and went back, as local recorded.")
 	s.get(t, orderPath+"undo&every=yes").want(t, 200, "Undo of the charge: recorded as done", "seen there")
 
 	s.order(t, "refund", "completed", "")
@@ -256,7 +268,7 @@ func TestSettling(t *testing.T) {
 	s.settle(t, "refund&refund=1", "What happened to refund 1", "outcome", "refused", "code", "closed")
 	o, err := s.api.GetOrder(t.Context(), "refund")
 	assert.True(t, err == nil && o.Refunds[0].State == "failed" && o.Refunds[0].Code == "closed", o, err)
-	s.get(t, orderPath+"refund").want(t, 200, "<strong>Result recorded by a person: refund 1</strong> by <bdi>local</bdi>: <bdi>seen there</bdi>. Refused: closed.")
+	s.get(t, orderPath+"refund").want(t, 200, "<strong>Refund 1: recorded as refused</strong> by <bdi>local</bdi>: <bdi>seen there</bdi>. Refused: closed.")
 
 	s.order(t, "late", "completed", "")
 	s.sql(t, `UPDATE orders SET policy = 1 WHERE order_id = 'late'`)
@@ -282,9 +294,9 @@ func TestSettling(t *testing.T) {
 func (s *service) settle(t *testing.T, about, question string, answers ...string) shown {
 	t.Helper()
 	path := "/console/order/step-result?id=" + about
-	first := s.get(t, path).want(t, 200, question, "Its id for "+strings.TrimPrefix(question, "What happened to ")+", if", "<p>Order: ", `name="outcome" required`, "! selected>It")
+	first := s.get(t, path).want(t, 200, question, "Its id for "+strings.TrimPrefix(question, "What happened to ")+".", "<p>Order: ", `name="outcome" required`, "! selected>It")
 	words := map[string]string{"done": "Done: it happened", "refused": "Refused: it did not happen; do not send it"}[answers[1]]
-	page := s.get(t, "/console/order/step-result?"+first.fill(answers...).Encode()).want(t, 200, `name="reason"`, question+": "+words, "counts as")
+	page := s.get(t, "/console/order/step-result?"+first.fill(answers...).Encode()).want(t, 200, `name="reason"`, question+": "+words)
 	s.post(t, path, page.fill("reason", "seen there")).want(t, 303)
 	return page
 }

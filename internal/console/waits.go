@@ -67,8 +67,13 @@ func waitsFor(o *client.Order, moves []client.Transition, calls []client.Call) *
 	case client.OrderHoldAttention:
 		why := reasonOf(o.Hold, o.HoldReason)
 		w.Needs, w.Title = &why, "Needs a person: "+why.Title
-		if _, code, _ := strings.Cut(o.HoldReason, ": "); why.Key == "undo_refused" && code != "step_result" {
-			w.Title += ": " + visible(codeInWords(code))
+		_, code, _ := strings.Cut(o.HoldReason, ": ")
+		code, recorded := strings.CutPrefix(code, "step_result")
+		by := slices.IndexFunc(moves, func(m client.Transition) bool { return m.Verb == "step-result" })
+		if recorded && by >= 0 {
+			w.Title = fmt.Sprintf("Needs a person: recorded by %s as refused%s", visible(whoDid(&moves[by])), visible(code))
+		} else if why.Key == "undo_refused" {
+			w.Title += strings.TrimSuffix(": "+visible(codeInWords(code)), ": ")
 		}
 		var acts []string
 		for _, verb := range strings.Fields(why.try) {
@@ -79,6 +84,9 @@ func waitsFor(o *client.Order, moves []client.Transition, calls []client.Call) *
 		}
 		w.Act = strings.TrimSuffix("Somebody must decide: "+strings.Join(acts, "; "), ": ") + "."
 		w.Why = markup(meaningOf(o, why, calls)+"%s", waited(held.At))
+		if recorded && by >= 0 {
+			w.Why += markup(" %s recorded %s %s%s.", whoDid(&moves[by]), cmp.Or(strings.TrimPrefix(code, ": "), "a refusal"), ago(moves[by].At), because(moves[by].Reason))
+		}
 		if len(calls) > 0 && calls[0].Outcome != client.CallOutcomeDone {
 			w.Why += markup(" The last answer of the provider, %s: %s.", ago(calls[0].StartedAt), providerWords(&calls[0]))
 		}
@@ -162,7 +170,20 @@ func untilPerson(r client.Retries, next time.Time) template.HTML {
 
 // providerWords are those of the provider in its answer to a call, or ours for it.
 func providerWords(c *client.Call) string {
-	return cmp.Or(strings.TrimRight(c.Detail, "."), answerTo(c))
+	words := strings.TrimRight(c.Detail, ".")
+	if c.Outcome == client.CallOutcomeRefused { // its code is one to search for
+		return strings.TrimSuffix(answerTo(c)+": "+words, ": ")
+	}
+	return cmp.Or(words, answerTo(c))
+}
+
+// recordedBy says who recorded the result that ended the stay in a state; empty: nobody did, as far as the newest moves say.
+func recordedBy(moves []client.Transition, state client.Status) string {
+	at := 1 + slices.IndexFunc(moves, func(m client.Transition) bool { return m.From == state && m.To != state })
+	if at == 0 || at == len(moves) || moves[at].Verb != "step-result" {
+		return ""
+	}
+	return ", as " + visible(whoDid(&moves[at])) + " recorded"
 }
 
 // meaningOf is what a reason means at the step of the order. calls begin with the newest.
@@ -211,9 +232,9 @@ func moneyOf(o *client.Order, moves []client.Transition) (text string) {
 	case o.Status == client.StatusCompleted:
 		return ""
 	case charge.InDoubt:
-		text = "The customer pays nothing: if " + money + " was charged, it went back."
+		text = "The customer pays nothing: if " + money + " was charged, it went back" + recordedBy(moves, client.StatusRefunding) + "."
 	case charge.Undone:
-		text = "The customer pays nothing: " + money + map[bool]string{true: " was authorized, and is not any more.", false: " was charged, and went back."}[o.Authorized != ""]
+		text = "The customer pays nothing: " + money + map[bool]string{true: " was authorized, and is not any more.", false: " was charged, and went back" + recordedBy(moves, client.StatusRefunding) + "."}[o.Authorized != ""]
 	case charge.Completed && o.Authorized != "" && !undoing:
 		text = money + " is authorized, and not taken yet."
 	case charge.Completed && o.InDoubt && o.Status == client.StatusRefunding && !strings.HasPrefix(o.HoldReason, "undo_refused"):
