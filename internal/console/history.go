@@ -128,10 +128,10 @@ func (v *visit) history(order *client.Order) (*history, error) {
 	return h, nil
 }
 
-// recorded says which result a person recorded last; empty: the page does not have it, or begins with the oldest.
-func (h *history) recorded() string {
+// recorded says which result a person recorded last, if that is what they have done.
+func (h *history) recorded(done *verb) string {
 	at := slices.IndexFunc(h.Story, records)
-	if at < 0 {
+	if at < 0 || done.Name != "step-result" {
 		return ""
 	}
 	return strings.TrimSuffix(h.Story[at].Title+" ("+visible(h.Story[at].Reference)+")", " ()") + ". "

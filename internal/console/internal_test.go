@@ -185,7 +185,7 @@ func TestStory(t *testing.T) {
 	entries, o.Steps.Charge.Reference = nil, "ch_1"
 	move("charging", "charging", "step-result", "token:eve", "seen")
 	move("charging", "reserving", "", "system", "")
-	assert.Equal(t, (&history{Story: storyOf(o, entries, true, true)}).recorded(), "Charge: recorded as done (ch_1). ")
+	assert.Equal(t, (&history{Story: storyOf(o, entries, true, true)}).recorded(verbByName(verbs, "step-result")), "Charge: recorded as done (ch_1). ")
 	o.Refunds = []client.Refund{{Refund: 1, State: "done", Amount: "5", CreatedAt: at, Reference: "re_1"}}
 	entries = []entry{{At: at, Move: &client.Transition{At: at, From: "completed", To: "completed", Verb: "refund", Actor: "token:eve", Reason: "a dent"}},
 		{At: at, Call: &client.Call{Call: -1, Refund: 1, Operation: "refund", Outcome: "done"}},

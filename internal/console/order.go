@@ -403,10 +403,7 @@ func (v *visit) showOrder() error {
 		return err
 	}
 	if done != nil {
-		p.Done, p.Failed = done.doneTo(order), done.failed(order)
-		if done.Name == "step-result" {
-			p.Done = p.History.recorded() + p.Done
-		}
+		p.Done, p.Failed = p.History.recorded(done)+done.doneTo(order), done.failed(order)
 		if before := v.query("before"); before != "" {
 			p.Done = strings.TrimSpace(v.doneBefore(order, before) + " " + p.Done)
 		}

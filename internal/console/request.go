@@ -64,10 +64,7 @@ func (v *visit) doVerb() error {
 }
 
 func (q *ofOrder) task() *task {
-	heading := q.verb.Label + ": order " + visible(q.order.OrderID)
-	if operation := q.operation(); operation != "" {
-		heading += ", " + operation
-	}
+	heading := strings.TrimSuffix(q.verb.Label+": order "+visible(q.order.OrderID)+", "+q.operation(), ", ")
 	t := &task{
 		Name: q.verb.Name, operation: q.verb.operation,
 		Heading: heading, Button: cmp.Or(q.verb.button, q.verb.Label), Danger: q.verb.Danger, Notes: []string{q.about(), q.verb.Meaning},
@@ -259,11 +256,7 @@ func (q *ofOrder) step() string {
 func (q *ofOrder) send(form url.Values, dryRun bool) (*client.Order, error) {
 	is := q.order.Seq
 	if form.Has("seq") {
-		seq, err := strconv.Atoi(form.Get("seq"))
-		if err != nil {
-			return nil, errNoPage
-		}
-		q.order.Seq = seq
+		q.order.Seq = numberOr(form.Get("seq"), -1)
 	}
 	err := q.check(form)
 	var would *client.Order
@@ -382,18 +375,7 @@ func changesOf(is, would *client.Order) []change {
 func operationsText(o *client.Order) string {
 	var all []string
 	for _, r := range operationsOf(o) {
-		text := fmt.Sprintf("%s of %s %s: %s", r.Kind, count(r.Amount), o.Currency, strings.ReplaceAll(string(r.State), "_", " "))
-		for _, line := range r.Lines {
-			if line.Quantity == 0 {
-				text += fmt.Sprintf(", %s of %s", count(line.Amount), line.Item)
-			} else {
-				text += fmt.Sprintf(", %d × %s", line.Quantity, line.Item)
-			}
-		}
-		if r.Restock > 0 {
-			text += fmt.Sprintf(", %d back in stock", r.Restock)
-		}
-		all = append(all, text)
+		all = append(all, fmt.Sprintf("%s of %s %s: %s", r.Kind, count(r.Amount), o.Currency, strings.ReplaceAll(string(r.State), "_", " ")))
 	}
 	return strings.Join(all, "; ")
 }

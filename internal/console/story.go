@@ -175,14 +175,7 @@ func (c *chapter) tell(o *client.Order, now bool) {
 		if m.PaymentMethod != "" {
 			c.say("With another payment method")
 		}
-		if of := slices.IndexFunc(operationsOf(o), func(f operation) bool { return f.FinishedAt.Equal(m.At) }); m.Verb == "step-result" && of >= 0 {
-			about := operationsOf(o)[of]
-			c.Title, c.Reference = about.name()+": recorded as done", about.Reference
-			if about.State == client.CaptureStateFailed {
-				c.Title = about.name() + ": recorded as refused"
-				c.sayRefused(about.Code, about.Detail)
-			}
-		} else if m.Verb == "step-result" && !fsm.State(c.state).Final() {
+		if records(*c) {
 			c.tellRecorded(o)
 		}
 	} else if c.Title == "" {
@@ -222,11 +215,19 @@ func (c *chapter) say(text string) {
 	}
 }
 
-// tellRecorded says what a person recorded of the step, as far as the service has acted on it since.
+// tellRecorded says what a person recorded of the step, as far as the service has acted on it since, or of an operation.
 func (c *chapter) tellRecorded(o *client.Order) {
-	state, left, recorded := fsm.State(c.state), fsm.State(c.left), "recorded as not done"
+	state, left, about, recorded := fsm.State(c.state), fsm.State(c.left), titles[c.state], "recorded as not done"
 	code, refusedUndo := strings.CutPrefix(c.why, "undo_refused: ")
+	of := slices.IndexFunc(operationsOf(o), func(f operation) bool { return f.FinishedAt.Equal(c.At()) })
 	switch next, _ := state.Next(fsm.Done); {
+	case of >= 0:
+		f := operationsOf(o)[of]
+		recorded = map[client.CaptureState]string{client.CaptureStateDone: "recorded as done", client.CaptureStateFailed: "recorded as refused"}[f.State]
+		about, c.Reference = f.name(), f.Reference
+		c.sayRefused(f.Code, f.Detail)
+	case state.Final(): // of the undo of a late effect, or not done
+		return
 	case left == "":
 		recorded = "result recorded"
 	case left != state && (state.Undoing() || left == next || left.Step() == state.Step()): // it is undone
@@ -239,7 +240,7 @@ func (c *chapter) tellRecorded(o *client.Order) {
 		recorded = "recorded as refused"
 		c.sayRefused(code, o.Failure.Detail)
 	}
-	c.Title = titles[c.state] + ": " + recorded
+	c.Title = about + ": " + recorded
 }
 
 // sayRefused says why something was refused; of a person's record without a code, nothing.

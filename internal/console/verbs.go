@@ -133,13 +133,11 @@ var verbs = []*verb{
 		then: map[string]string{
 			"refused":      "Nothing was sent. The order still needs a person: undo it by hand at the provider, then record it as done.",
 			"undo_refused": "Then the undo was tried, and refused", "attention": "The order needs a person again.",
-			"completed": "The order is completed.", "failed": "The order has ended as failed" + nothingOwed,
-			"canceled": "The order has ended as canceled" + nothingOwed,
+			"completed": "The order is completed.", "failed": "The order has ended as failed, and nothing is owed.",
+			"canceled": "The order has ended as canceled, and nothing is owed.",
 		},
 	},
 }
-
-const nothingOwed = ", and nothing is owed."
 
 const laterByItself = " may not succeed at once; Pawl then tries again by itself"
 

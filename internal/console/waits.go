@@ -67,14 +67,6 @@ func waitsFor(o *client.Order, moves []client.Transition, calls []client.Call) *
 	case client.OrderHoldAttention:
 		why := reasonOf(o.Hold, o.HoldReason)
 		w.Needs, w.Title = &why, "Needs a person: "+why.Title
-		_, code, _ := strings.Cut(o.HoldReason, ": ")
-		code, recorded := strings.CutPrefix(code, "step_result")
-		by := slices.IndexFunc(moves, func(m client.Transition) bool { return m.Verb == "step-result" })
-		if recorded && by >= 0 {
-			w.Title = fmt.Sprintf("Needs a person: recorded by %s as refused%s", visible(whoDid(&moves[by])), visible(code))
-		} else if why.Key == "undo_refused" {
-			w.Title += strings.TrimSuffix(": "+visible(codeInWords(code)), ": ")
-		}
 		var acts []string
 		for _, verb := range strings.Fields(why.try) {
 			if slices.Contains(o.AllowedActions, verb) {
@@ -84,8 +76,14 @@ func waitsFor(o *client.Order, moves []client.Transition, calls []client.Call) *
 		}
 		w.Act = strings.TrimSuffix("Somebody must decide: "+strings.Join(acts, "; "), ": ") + "."
 		w.Why = markup(meaningOf(o, why, calls)+"%s", waited(held.At))
-		if recorded && by >= 0 {
-			w.Why += markup(" %s recorded %s %s%s.", whoDid(&moves[by]), cmp.Or(strings.TrimPrefix(code, ": "), "a refusal"), ago(moves[by].At), because(moves[by].Reason))
+		code, refused := strings.CutPrefix(o.HoldReason, "undo_refused: ")
+		code, recorded := strings.CutPrefix(code, "step_result")
+		if by := slices.IndexFunc(moves, func(m client.Transition) bool { return m.Verb == "step-result" }); recorded && by >= 0 {
+			m := &moves[by]
+			w.Title = fmt.Sprintf("Needs a person: recorded by %s as refused%s", visible(whoDid(m)), visible(code))
+			w.Why += markup(" %s recorded %s %s%s.", whoDid(m), cmp.Or(strings.TrimPrefix(code, ": "), "a refusal"), ago(m.At), because(m.Reason))
+		} else if refused {
+			w.Title += ": " + visible(codeInWords(code))
 		}
 		if len(calls) > 0 && calls[0].Outcome != client.CallOutcomeDone {
 			w.Why += markup(" The last answer of the provider, %s: %s.", ago(calls[0].StartedAt), providerWords(&calls[0]))

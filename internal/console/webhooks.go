@@ -88,14 +88,14 @@ func (v *visit) doEndpoint() error {
 	return v.perform(v.endpointTasks(endpoint))
 }
 
-// exhausted says which deliveries of an endpoint are exhausted now.
-func (v *visit) exhausted(id string) (notes []string, err error) {
+// exhausted says which deliveries of an endpoint are exhausted now, as a preview.
+func (v *visit) exhausted(id string) ([]change, []string, error) {
 	const most = 200
 	list, err := v.api.ListDeliveries(v.r.Context(), id, client.ListDeliveriesParams{State: client.ListDeliveriesParamsStateExhausted, Limit: most})
 	if err != nil || len(list.Deliveries) == 0 {
-		return []string{"No delivery is exhausted now. Pending ones are sent by themselves."}, err
+		return nil, []string{"No delivery is exhausted now. Pending ones are sent by themselves."}, err
 	}
-	return []string{fmt.Sprintf("Exhausted now: %s. The newest was created %s.", atLeast(int64(len(list.Deliveries)), list.NextCursor != ""),
+	return nil, []string{fmt.Sprintf("Exhausted now: %s. The newest was created %s.", atLeast(int64(len(list.Deliveries)), list.NextCursor != ""),
 		distance(time.Since(list.Deliveries[0].CreatedAt)))}, nil
 }
 
@@ -178,11 +178,9 @@ func endpointFields(e *client.WebhookEndpoint) []field {
 // endpointBody is what a form says. All changes are all, whatever was ticked before that was chosen.
 func endpointBody(form url.Values) (body client.WebhookEndpointBody, err error) {
 	all, types := form.Get("which") == "all", strings.Fields(strings.Join(form["types"], " "))
-	types = slices.DeleteFunc(slices.Clone(types), func(name string) bool { // order.* has all of order.
-		area, _, _ := strings.Cut(name, ".")
-		return all || name != area+".*" && slices.Contains(types, area+".*")
-	})
-	if !all && len(types) == 0 {
+	if all {
+		types = nil
+	} else if len(types) == 0 {
 		err = unusable("Choose one type of events or more, or all changes.")
 	}
 	return client.WebhookEndpointBody{
@@ -224,11 +222,8 @@ func (v *visit) endpointTasks(e *client.WebhookEndpoint) []*task {
 			Notes: []string{"All deliveries that used up their attempts are sent as if they were new, oldest first; 10,000 at most."},
 			fields: []field{{Name: "since", Label: "Last attempt at this time or later (UTC)", Type: "datetime-local", Required: true,
 				Value: time.Now().UTC().Add(-24 * time.Hour).Format(minutes)}, whyField},
-			preview: func(url.Values) ([]change, []string, error) {
-				notes, err := v.exhausted(e.ID)
-				return nil, notes, err
-			},
-			do: func(form url.Values) error { return v.recoverDeliveries(e, form) },
+			preview: func(url.Values) ([]change, []string, error) { return v.exhausted(e.ID) },
+			do:      func(form url.Values) error { return v.recoverDeliveries(e, form) },
 		},
 		&task{
 			Name: "change", Label: "Change", operation: "changeWebhookEndpoint",
@@ -297,11 +292,8 @@ func (v *visit) rotateTask(e *client.WebhookEndpoint) *task {
 		Notes:  []string{"The next page shows the new secret, once."},
 		fields: []field{overlap, whyField},
 		do: func(form url.Values) error {
-			body := client.RotateSecretBody{Reason: form.Get("reason"), RequestID: form.Get("requestId")}
-			if seconds, err := strconv.Atoi(form.Get("overlap")); err == nil {
-				body.OverlapSeconds = &seconds
-			}
-			rotated, err := v.api.RotateWebhookSecret(v.r.Context(), e.ID, body)
+			rotated, err := v.api.RotateWebhookSecret(v.r.Context(), e.ID, client.RotateSecretBody{
+				OverlapSeconds: new(numberOr(form.Get("overlap"), -1)), Reason: form.Get("reason"), RequestID: form.Get("requestId")})
 			return v.tellSecret("The endpoint has a new secret", rotated, err)
 		},
 	}

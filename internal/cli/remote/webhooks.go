@@ -62,13 +62,8 @@ func endpointsCommand() *cobra.Command {
 var endpointRows = output.Columns[client.WebhookEndpoint]{
 	Titles: []any{"endpoint", "state", "url", "types", "undelivered", "failures", "failing since"},
 	Of: func(e *client.WebhookEndpoint) []any {
-		return []any{e.ID, e.State, e.URL, typesOf(e), undeliveredOf(e), e.Failures, dash(moment(e.FailingSince))}
+		return []any{e.ID, e.State, e.URL, typesOf(e), atLeast(e.Undelivered, e.MoreUndelivered), e.Failures, dash(moment(e.FailingSince))}
 	},
-}
-
-// undeliveredOf is the number of events that an endpoint has not got yet.
-func undeliveredOf(e *client.WebhookEndpoint) string {
-	return atLeast(e.Undelivered, e.MoreUndelivered)
 }
 
 func typesOf(e *client.WebhookEndpoint) string { return cmp.Or(strings.Join(e.Types, ","), "all") }
@@ -76,13 +71,10 @@ func typesOf(e *client.WebhookEndpoint) string { return cmp.Or(strings.Join(e.Ty
 // printEndpoint prints an endpoint, and its secret if the answer has it.
 func (s *session) printEndpoint(endpoint *client.WebhookEndpoint, err error) error {
 	return show(s, endpoint, err, func(e *client.WebhookEndpoint) error {
-		previous := ""
-		if !e.PreviousSecretUntil.IsZero() {
-			previous = "valid until " + moment(e.PreviousSecretUntil)
-		}
+		previous := strings.TrimSuffix("valid until "+moment(e.PreviousSecretUntil), "valid until ")
 		return s.fields("endpoint", e.ID, "url", e.URL, "description", e.Description, "types", typesOf(e),
 			"state", strings.TrimSpace(string(e.State)+" "+e.DisabledReason), "failing since", moment(e.FailingSince),
-			"paused until", moment(e.PausedUntil), "event", fmt.Sprint(e.EventNo), "undelivered", undeliveredOf(e),
+			"paused until", moment(e.PausedUntil), "event", fmt.Sprint(e.EventNo), "undelivered", atLeast(e.Undelivered, e.MoreUndelivered),
 			"created", moment(e.CreatedAt)+" by "+e.CreatedBy, "secret", e.Secret, "previous secret", previous)
 	})
 }
@@ -144,11 +136,8 @@ func enableCommand() *cobra.Command {
 	var fromNow bool
 	cmd := onEndpoint("enable ENDPOINT", "Enable a disabled endpoint, and resume where it stopped",
 		func(c *client.Client, ctx context.Context, id string, _ ...client.CallOption) (*client.WebhookEndpoint, error) {
-			var body client.EnableBody
-			if fromNow {
-				body.From = client.EnableBodyFromNow
-			}
-			return c.EnableWebhookEndpoint(ctx, id, body)
+			from := map[bool]client.EnableBodyFrom{true: client.EnableBodyFromNow}[fromNow]
+			return c.EnableWebhookEndpoint(ctx, id, client.EnableBody{From: from})
 		})
 	cmd.Flags().BoolVar(&fromNow, "from-now", false, "skip the events that occurred while it was disabled")
 	return cmd
@@ -172,10 +161,7 @@ func testCommand() *cobra.Command {
 	}, func(ctx context.Context, s *session, args []string) error {
 		outcome, err := s.TestWebhookEndpoint(ctx, args[0])
 		err = show(s, outcome, err, func(o *client.TestOutcome) error {
-			status := fmt.Sprint(o.Status)
-			if o.Status == 0 {
-				status = "no answer: " + o.Error
-			}
+			status := cmp.Or(statusOf(o.Status), "no answer: "+o.Error)
 			return s.fields("event", o.EventID, "status", status, "latency", fmt.Sprintf("%d ms", o.LatencyMs), "answer", o.Answer)
 		})
 		if err == nil && !outcome.Delivered {
@@ -210,22 +196,13 @@ func deliveriesCommand() *cobra.Command {
 var deliveryRows = output.Columns[client.Delivery]{
 	Titles: []any{"delivery", "event", "type", "about", "state", "attempts", "status", "at"},
 	Of: func(d *client.Delivery) []any {
-		at := d.CreatedAt // or FinishedAt or DueAt, if set
-		if !d.FinishedAt.IsZero() {
-			at = d.FinishedAt
-		} else if !d.DueAt.IsZero() {
-			at = d.DueAt
-		}
-		return []any{d.Delivery, d.EventID, d.Type, cmp.Or(d.OrderID, d.Item), d.State, d.Attempts, statusText(d.Status), moment(at)}
+		at := cmp.Or(d.FinishedAt, d.DueAt, d.CreatedAt)
+		return []any{d.Delivery, d.EventID, d.Type, cmp.Or(d.OrderID, d.Item), d.State, d.Attempts, dash(statusOf(d.Status)), moment(at)}
 	},
 }
 
-func statusText[N ~int | ~int64](code N) string {
-	if code == 0 {
-		return "-"
-	}
-	return strconv.Itoa(int(code))
-}
+// statusOf is the HTTP status of an answer; empty: there was none.
+func statusOf[N ~int | ~int64](code N) string { return strings.TrimPrefix(fmt.Sprint(code), "0") }
 
 // onDelivery runs do with the delivery that two arguments name, and prints the one that it returns.
 func onDelivery(do func(*client.Client, context.Context, string, int64, ...client.CallOption) (*client.Delivery, error)) action {
@@ -260,7 +237,7 @@ func (s *session) printDelivery(d *client.Delivery) error {
 	fmt.Fprintln(s.out)
 	attempts := output.NewRows(s.out, "at", "status", "ms", "answer")
 	for _, a := range d.Log {
-		attempts.Add(moment(a.At), statusText(a.Status), a.LatencyMs, dash(cmp.Or(a.Error, a.Answer)))
+		attempts.Add(moment(a.At), dash(statusOf(a.Status)), a.LatencyMs, dash(cmp.Or(a.Error, a.Answer)))
 	}
 	for _, c := range d.Changes {
 		attempts.Add(moment(c.At), c.Verb, "-", c.Actor+" "+c.Reason)
