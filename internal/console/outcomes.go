@@ -279,10 +279,8 @@ func (q *ofOrder) operated(would *client.Order) (all []string) {
 	}
 	all = append(all, remains)
 	switch {
-	case last.Restock == 1:
-		all = append(all, "1 unit goes back to stock.")
-	case last.Restock > 1:
-		all = append(all, fmt.Sprintf("%d units go back to stock.", last.Restock))
+	case last.Restock > 0:
+		all = append(all, times(last.Restock, "1 unit goes", "units go")+" back to stock.")
 	case q.verb.Name == "refund":
 		all = append(all, "No goods go back to stock.")
 	}
@@ -305,15 +303,13 @@ func (q *ofOrder) settled(would *client.Order) []string {
 	outcome := q.form.Get("outcome")
 	o, state, subject, next := q.order, fsm.State(q.order.Status), q.subject(), fsm.State("")
 	const nothingSent = " Nothing is sent to the provider for it"
-	means := fmt.Sprintf("From now on, %s counts as %s."+nothingSent+".", subject, outcome)
-	if outcome == "not_done" {
-		means = capital(subject) + " counts as not done, and is sent to the provider again at once."
-	}
-	code, refused := strings.CutPrefix(o.HoldReason, "undo_refused: ")
+	means := cmp.Or(map[string]string{"not_done": capital(subject) + " counts as not done, and is sent to the provider again at once."}[outcome],
+		fmt.Sprintf("From now on, %s counts as %s."+nothingSent+".", subject, outcome))
+	code, already := strings.CutPrefix(o.HoldReason, "undo_refused: ")
 	switch {
 	case q.operation() != "" || q.query("generation") != "":
 		return []string{means}
-	case outcome == "refused" && refused:
+	case outcome == "refused" && already:
 		changes := visible(strings.TrimPrefix(code, "step_result: ") + " → " + cmp.Or(q.form.Get("code"), "step_result"))
 		return []string{"Only the code changes: " + changes + "; " + q.money(o.Amount) + " is still to go back."}
 	case outcome == "done":
@@ -326,6 +322,8 @@ func (q *ofOrder) settled(would *client.Order) []string {
 	}
 	goesOn := "The order goes on with " + theStep[client.Status(next)] + "."
 	switch {
+	case would.Hold == client.OrderHoldPaused:
+		goesOn = "The order stays paused until somebody resumes it."
 	case beingUndone(o) && !state.Undoing() && next != fsm.Completed:
 		goesOn = "What was done is undone, and the order ends canceled."
 	case outcome == "not_done":
@@ -336,9 +334,6 @@ func (q *ofOrder) settled(would *client.Order) []string {
 		goesOn = "The order ends canceled."
 	case next.Final():
 		goesOn = "The order ends " + string(next) + "."
-	}
-	if would.Hold == client.OrderHoldPaused {
-		goesOn = "The order stays paused until somebody resumes it."
 	}
 	return []string{means + " " + goesOn}
 }

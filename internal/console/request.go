@@ -72,7 +72,7 @@ func (q *ofOrder) task() *task {
 		conflict: q.conflict, details: []string{"step", "generation", "refund", "capture", "void", "since"}, // what step-result is about, and what was seen
 		Cautions: q.caution(),
 		do: func(form url.Values) error {
-			if !form.Has("seq") {
+			if number(form.Get("seq")) == 0 { // it is of no form
 				return errNoPage
 			}
 			to := orderURL(q.order.OrderID) + "&done=" + q.verb.Name
@@ -170,10 +170,7 @@ func (q *ofOrder) resultFields() []field {
 	outcome := field{Name: "outcome", Label: "What happened to " + q.subject(), Help: q.lastAnswer(), Type: "select", Required: true, Options: []string{"", "done", "refused", "not_done"},
 		Words: map[string]string{"done": "Done: it happened", "refused": "Refused: it did not happen; do not send it",
 			"not_done": "Not done: it did not happen; send it again"}}
-	refusal := "card_declined"
-	if fsm.State(q.order.Status).Undoing() {
-		refusal = "charge_disputed"
-	}
+	refusal := map[bool]string{true: "charge_disputed", false: "card_declined"}[fsm.State(q.order.Status).Undoing()]
 	if q.query("generation") != "" {
 		outcome.Options = []string{"done"}
 	}
@@ -183,12 +180,11 @@ func (q *ofOrder) resultFields() []field {
 
 // lastAnswer says what the provider answered last about what step-result is about; empty: nothing that is known.
 func (q *ofOrder) lastAnswer() string {
-	about, params := q.operation(), client.ListCallsParams{After: -1, Sort: "newest", Limit: callsOfWait}
+	about, params := q.operation(), client.ListCallsParams{Before: 1, Limit: callsOfWait} // those beside the order count down
 	if q.query("generation") != "" {
 		about = "undo of a late " + q.step()
-	}
-	if about != "" {
-		params = client.ListCallsParams{Before: 1, Limit: callsOfWait} // they count down
+	} else if about == "" {
+		params = client.ListCallsParams{After: -1, Sort: "newest", Limit: callsOfWait}
 	}
 	list, err := q.api.ListCalls(q.r.Context(), q.order.OrderID, params)
 	if err != nil {
@@ -247,8 +243,7 @@ func (q *ofOrder) subject() string {
 }
 
 func (q *ofOrder) step() string {
-	steps := map[client.Status]string{"reserving": "reserve", "releasing": "reserve", "confirming": "confirm"}
-	return cmp.Or(q.query("step"), steps[q.order.Status], "charge")
+	return cmp.Or(q.query("step"), stepOf(q.order.Status))
 }
 
 // send sends the request. A dry run returns the order as it would be. The order must not have changed since the person

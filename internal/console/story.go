@@ -285,13 +285,8 @@ func (c *chapter) tellResult(o *client.Order) {
 
 // doneTo says what is so after a state.
 func (c *chapter) doneTo(o *client.Order) string {
-	charged, free := " charged", "the goods are free again"
-	if o.Authorized != "" {
-		charged = " authorized"
-	}
-	if o.Steps.Reserve.InDoubt {
-		free = "nothing is reserved"
-	}
+	charged := map[bool]string{true: " charged", false: " authorized"}[o.Authorized == ""]
+	free := map[bool]string{true: "nothing is reserved", false: "the goods are free again"}[o.Steps.Reserve.InDoubt]
 	return map[client.Status]string{
 		client.StatusCharging: count(o.Amount) + " " + o.Currency + charged, client.StatusReserving: goodsOf(o) + " reserved",
 		client.StatusConfirming: "confirmed", client.StatusReleasing: free, client.StatusRefunding: "nothing is kept of the charge",
@@ -349,12 +344,7 @@ func (c *chapter) tellCalls() {
 }
 
 // times is how often something was: once, in words.
-func times(n int, once, many string) string {
-	if n == 1 {
-		return once
-	}
-	return count(n) + " " + many
-}
+func times(n int, once, many string) string { return plural(int64(n), once, count(n)+" "+many) }
 
 // answers counts the answers to calls, such as "9 × HTTP 503 Service Unavailable, 1 × done".
 func answers(calls []*client.Call) string {

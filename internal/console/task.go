@@ -225,11 +225,12 @@ func (v *visit) formOf(t *task, fields []field, refused *client.Problem) formPag
 	for name, value := range t.seen {
 		p.Hidden[name] = cmp.Or(form.Get(name), value)
 	}
-	var wrong map[string]string
+	wrong, known := map[string]string{}, false
 	if refused != nil {
-		wrong = faultsOf(refused)
+		for _, fault := range refused.Errors {
+			wrong[strings.TrimPrefix(fault.Pointer, "/")] = fault.Detail
+		}
 	}
-	known := false
 	for i := range p.Fields {
 		f := &p.Fields[i]
 		if form.Has(f.Name) {
@@ -245,15 +246,6 @@ func (v *visit) formOf(t *task, fields []field, refused *client.Problem) formPag
 		}
 	}
 	return p
-}
-
-// faultsOf are the details of a problem, by the name of the field.
-func faultsOf(p *client.Problem) map[string]string {
-	wrong := map[string]string{}
-	for _, fault := range p.Errors {
-		wrong[strings.TrimPrefix(fault.Pointer, "/")] = fault.Detail
-	}
-	return wrong
 }
 
 // sentences says why something was refused.

@@ -205,10 +205,8 @@ func (a *verb) doneTo(o *client.Order) string {
 	}
 	state, open := string(o.Status), slices.DeleteFunc(operationsOf(o), func(o operation) bool { return !o.Waits() })
 	if len(open) > 0 {
-		state = "waiting"
-		if slices.ContainsFunc(open, func(o operation) bool { return !o.NextAt.After(time.Now()) }) {
-			state = "due"
-		}
+		due := slices.ContainsFunc(open, func(o operation) bool { return !o.NextAt.After(time.Now()) })
+		state = map[bool]string{true: "due", false: "waiting"}[due]
 	}
 	reason, code, _ := strings.Cut(o.HoldReason, ": ")
 	refused := a.then[reason]

@@ -168,11 +168,8 @@ func untilPerson(r client.Retries, next time.Time) template.HTML {
 
 // providerWords are those of the provider in its answer to a call, or ours for it.
 func providerWords(c *client.Call) string {
-	words := strings.TrimRight(c.Detail, ".")
-	if c.Outcome == client.CallOutcomeRefused { // its code is one to search for
-		return strings.TrimSuffix(answerTo(c)+": "+words, ": ")
-	}
-	return cmp.Or(words, answerTo(c))
+	code := map[bool]string{true: answerTo(c) + ": "}[c.Outcome == client.CallOutcomeRefused] // one to search for
+	return cmp.Or(strings.TrimSuffix(code+strings.TrimRight(c.Detail, "."), ": "), answerTo(c))
 }
 
 // recordedBy says who recorded the result that ended the stay in a state; empty: nobody did, as far as the newest moves say.
@@ -202,8 +199,7 @@ func meaningOf(o *client.Order, why reason, calls []client.Call) string {
 	if lookups > 0 && !fsm.State(o.Status).Undoing() {
 		text += fmt.Sprintf(" (%s, %s)", times(tries, "1 try", "tries"), times(lookups, "1 look-up", "look-ups"))
 	}
-	switch {
-	case o.InDoubt:
+	if o.InDoubt {
 		unclear := slices.IndexFunc(calls, func(c client.Call) bool {
 			return c.Operation != client.CallOperationLookup && (c.Outcome == "" || c.Outcome == client.CallOutcomeUnknown)
 		})

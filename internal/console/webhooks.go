@@ -143,10 +143,6 @@ func endpointURL(id string) string { return address("/console/webhook", url.Valu
 const commonTypes = "order.* order.completed order.failed order.canceled order.needs_attention order.awaiting_approval " +
 	"order.refund_done order.refund_failed order.dispute_opened order.dispute_won order.dispute_lost stock.* stock.set"
 
-// triesAndCalls are the event types that an endpoint gets only by their names.
-const triesAndCalls = "order.awaiting_retry, order.awaiting_permit, order.permit_granted, order.step_called, order.step_answered, " +
-	"order.woken, order.taken_over, order.released"
-
 var typeWords = map[string]string{
 	"order.*":         "all changes of orders",
 	"order.completed": "charged, reserved and confirmed", "order.failed": "refused; what was done is undone",
@@ -170,7 +166,8 @@ func endpointFields(e *client.WebhookEndpoint) []field {
 		{Name: "description", Label: "Description", Value: e.Description},
 		{Name: "which", Label: "Which events", Type: "radio", Value: which, Options: []string{"all", "some"},
 			Words: map[string]string{"all": capital(typesText(nil)), "some": "Only these types"},
-			Help:  "Tries and calls are no changes, and are left out: " + triesAndCalls + ". Only pawl webhooks can name them."},
+			Help: "Tries and calls are no changes, and are left out: order.awaiting_retry, order.awaiting_permit, order.permit_granted, " +
+				"order.step_called, order.step_answered, order.woken, order.taken_over, order.released. Only pawl webhooks can name them."},
 		{Name: "types", Label: "Only these types", Type: "checkbox", Value: strings.Join(e.Types, "\n"), Options: types, Words: typeWords},
 	}
 }
@@ -366,9 +363,7 @@ func (v *visit) deliveryTasks(p *deliveryPage) []*task {
 			Notes: []string{"It keeps its id, so a receiver that already has it can tell. " +
 				"Later deliveries of the same order or item wait for it."},
 			fields: []field{whyField},
-			do: func(form url.Values) error {
-				return done(v.api.ResendDelivery(ctx, p.Endpoint, no, verbBody(form)))
-			},
+			do:     func(form url.Values) error { return done(v.api.ResendDelivery(ctx, p.Endpoint, no, verbBody(form))) },
 		},
 		&task{
 			Name: "skip", Label: "Skip", operation: "skipDelivery", Danger: true,
