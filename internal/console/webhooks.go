@@ -166,8 +166,8 @@ func endpointFields(e *client.WebhookEndpoint) []field {
 		{Name: "description", Label: "Description", Value: e.Description},
 		{Name: "which", Label: "Which events", Type: "radio", Value: which, Options: []string{"all", "some"},
 			Words: map[string]string{"all": capital(typesText(nil)), "some": "Only these types"},
-			Help: "Tries and calls are no changes, and are left out: order.awaiting_retry, order.awaiting_permit, order.permit_granted, " +
-				"order.step_called, order.step_answered, order.woken, order.taken_over, order.released. Only pawl webhooks can name them."},
+			Help: "Tries and calls are left out: order.awaiting_retry, order.awaiting_permit, order.permit_granted, " +
+				"order.step_called, order.step_answered, order.woken, order.taken_over, order.released. To get these, name them with pawl webhooks."},
 		{Name: "types", Label: "Only these types", Type: "checkbox", Value: strings.Join(e.Types, "\n"), Options: types, Words: typeWords},
 	}
 }
