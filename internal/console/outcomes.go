@@ -310,8 +310,9 @@ func (q *ofOrder) settled(would *client.Order) []string {
 	case q.operation() != "" || q.query("generation") != "":
 		return []string{means}
 	case outcome == "refused" && already:
-		changes := visible(strings.TrimPrefix(code, "step_result: ") + " → " + cmp.Or(q.form.Get("code"), "step_result"))
-		return []string{"Only the code changes: " + changes + "; " + q.money(o.Amount) + " is still to go back."}
+		codes := slices.Compact([]string{strings.TrimPrefix(code, "step_result: "), cmp.Or(q.form.Get("code"), "step_result")})
+		changes := map[int]string{1: "It counts as refused already: ", 2: "Only the code changes: "}[len(codes)]
+		return []string{changes + visible(strings.Join(codes, " → ")) + "; " + q.money(o.Amount) + " is still to go back."}
 	case outcome == "done":
 		next, _ = state.Next(fsm.Done)
 		means = map[fsm.State]string{fsm.Charging: q.money(o.Amount) + " counts as charged.", fsm.Reserving: goodsOf(o) + " counts as reserved.",

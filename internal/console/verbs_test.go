@@ -238,6 +238,7 @@ func TestSettling(t *testing.T) {
 		`class="button primary" href="/console/order/step-result?id=undo"`)
 	s.get(t, "/console/order/step-result?id=undo&preview=yes&outcome=refused&code=dispute_lost").
 		want(t, 200, "Only the code changes: disputed → dispute_lost; 9 USD is still to go back.")
+	s.get(t, "/console/order/step-result?id=undo&preview=yes&outcome=refused&code=disputed").want(t, 200, "It counts as refused already: disputed; 9")
 	s.get(t, "/console/order/step-result?id=undo").want(t, 200, "The last answer, ", " UTC: refused disputed.<")
 	s.sql(t, `SET session_replication_role = replica; WITH o AS (UPDATE orders SET seq = 4, hold_reason = 'undo_refused: step_result: dispute_lost' WHERE order_id = 'undo' RETURNING order_no)
 		INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason) SELECT order_no, v.* FROM o, (VALUES
