@@ -41,7 +41,8 @@ WITH looked AS MATERIALIZED (
     coalesce(mode() WITHIN GROUP (ORDER BY l.code) FILTER (WHERE l.code NOT IN ('', 'breaker_open', 'queue_full')), max(l.code)) AS code,
     (array_agg(l.order_no ORDER BY l.order_no))[:50] || (array_agg(l.order_no ORDER BY l.order_no DESC))[:50] AS ends,
     (array_agg(l.seq ORDER BY l.order_no))[:50] || (array_agg(l.seq ORDER BY l.order_no DESC))[:50] AS seqs,
-    coalesce(max(l.order_no) FILTER (WHERE NOT l.trying), max(l.order_no)) AS newest, min(l.at) AS first_at, max(l.at) FILTER (WHERE l.hold IS NULL) AS last_at
+    coalesce(max(l.order_no) FILTER (WHERE NOT l.trying), max(l.order_no)) AS newest,
+    (array_agg(l.order_no ORDER BY l.at DESC) FILTER (WHERE l.hold IS NULL))[1] AS last, min(l.at) AS first_at, max(l.at) FILTER (WHERE l.hold IS NULL) AS last_at
   FROM looked AS l GROUP BY l.status, l.hold, l.route, l.step, CASE WHEN l.hold = 'retry' THEN '' ELSE l.code END, l.currency
   ORDER BY newest DESC LIMIT $2
 )
@@ -49,10 +50,11 @@ SELECT g.status::text AS status, coalesce(g.hold, '')::text AS hold, coalesce(g.
   g.code::text AS code, g.orders, g.trying, g.currency::text AS currency, g.amount::text AS amount,
   coalesce(least(g.first_at, h.first), now())::timestamptz AS first_at, coalesce(g.last_at, h.last, now())::timestamptz AS last_at,
   n.order_id AS example, coalesce(n.failure_detail, n.hold_reason, '')::text AS detail
-FROM grouped AS g JOIN pawl.orders AS n ON n.order_no = g.newest CROSS JOIN LATERAL (
-  SELECT min(b.at) AS first, max(b.at) AS last FROM (
-    SELECT (SELECT t.at FROM pawl.transitions AS t WHERE t.order_no = g.ends[e.n] AND t.seq = g.seqs[e.n]) AS at
+FROM grouped AS g CROSS JOIN LATERAL (
+  SELECT min(b.at) AS first, max(b.at) AS last, (array_agg(b.order_no ORDER BY b.at DESC NULLS LAST))[1] AS order_no FROM (
+    SELECT g.ends[e.n] AS order_no, (SELECT t.at FROM pawl.transitions AS t WHERE t.order_no = g.ends[e.n] AND t.seq = g.seqs[e.n]) AS at
     FROM generate_subscripts(g.ends, 1) AS e(n) WHERE g.hold IS NOT NULL) AS b) AS h
+  JOIN pawl.orders AS n ON n.order_no = coalesce(g.last, CASE g.hold WHEN 'attention' THEN h.order_no END, g.newest)
 ORDER BY last_at DESC, g.newest DESC
 `
 
@@ -85,7 +87,8 @@ type ErrorGroupsRow struct {
 // try and with the circuit breaker. Those whose step is being tried now have no hold, and are among them.
 // first_at and last_at are times of failures. For a hold, they are when the first and the last one began of those that the
 // 50 oldest and the 50 newest orders have now: any of them may have been retried by a person, and held again. Those that
-// are retried have first_at from when their tries began. A group has a row for each currency.
+// are retried have first_at from when their tries began. The example is the order at last_at; of those that are retried, the
+// newest that is not being tried. A group has a row for each currency.
 //
 // BETWEEN instead of =: with =, the planner may walk the primary key instead of the index.
 func (q *Queries) ErrorGroups(ctx context.Context, arg ErrorGroupsParams) ([]ErrorGroupsRow, error) {

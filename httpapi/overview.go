@@ -194,7 +194,7 @@ type errorGroup struct {
 	More    bool       `json:"more" doc:"More orders may be in the group."`
 	FirstAt time.Time  `json:"firstAt" doc:"When the first of them failed or was held, since a person retried it last. Of retries: when the tries began."`
 	LastAt  time.Time  `json:"lastAt" doc:"When the last of them failed or was held. Of holds, the 50 oldest and the 50 newest orders are looked at."`
-	Example orderError `json:"example" doc:"The newest order."`
+	Example orderError `json:"example" doc:"The order that failed or was held last. With retry, the newest order."`
 
 	Totals []currencyTotal `json:"totals" nullable:"false" doc:"These orders, by currency: their amounts, or those of what has failed of completed ones."`
 }

@@ -23,8 +23,8 @@ type ErrorGroup struct {
 	Trying      int64 // of Orders: the retry is under way, so that they are not held now
 	More        bool  // older orders of its kind were not counted
 	First, Last time.Time
-	Example     string // id of the newest
-	Detail      string // of the newest: what the failure says, or the whole reason of the hold
+	Example     string // id of the one that failed last; of a retry, of the newest
+	Detail      string // of the example: what the failure says, or the whole reason of the hold
 
 	Currency, Amount string // of all of them; a decimal with the fraction digits of the currency
 }

@@ -1655,7 +1655,7 @@ export interface components {
         ErrorGroup: {
             /** @description The failure code, or the hold reason up to a colon; usable as a filter for orders. With retry, the most frequent reason. */
             code: string;
-            /** @description The newest order. */
+            /** @description The order that failed or was held last. With retry, the newest order. */
             example: components["schemas"]["OrderError"];
             /**
              * Format: date-time
