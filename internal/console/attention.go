@@ -30,6 +30,24 @@ type attentionPage struct {
 	Again  string  // that a retry may help now; empty: nothing is known
 }
 
+// Counts says how many orders wait for what; empty: it is not known.
+func (p *attentionPage) Counts() string {
+	var parts []string
+	for _, of := range [][3]string{{fsm.HoldAttention, " order", " orders"}, {fsm.HoldApproval, " approval", " approvals"}} {
+		var n int64
+		more := false
+		for _, g := range p.Groups {
+			if g.Hold() == of[0] {
+				n, more = n+g.Count, more || g.More
+			}
+		}
+		if n > 0 {
+			parts = append(parts, atLeast(n, more)+plural(n, of[1], of[2]))
+		}
+	}
+	return strings.Join(parts, " and ")
+}
+
 // waitingGroup has the orders that wait for the same reason.
 type waitingGroup struct {
 	reason
@@ -79,10 +97,9 @@ func (v *visit) attention() error {
 		}
 		if p.Chosen.first() == "retry" {
 			p.Away, p.Again = away(overview, p.Orders)
-			p.One = strings.Contains(p.Away, oneFirst)
+			p.One = p.Away != "" && !strings.Contains(p.Away, waitFirst)
 		} else if p.Chosen.Hold() == fsm.HoldApproval {
-			charge := func(step, _ string) bool { return step == "charge" }
-			p.Away = strings.Join(failingAt(overview, verbByName(verbs, "approve"), charge), " ")
+			p.Away = strings.Join(failingAt(overview, verbByName(verbs, "approve"), []client.Order{{}}), " ")
 		}
 	}
 	return v.show("attention", page{Title: "Needs a person", Data: p})
@@ -108,36 +125,42 @@ func chosen(groups []waitingGroup, hold, key string, state fsm.State) *waitingGr
 	return &waitingGroup{reason: why}
 }
 
-// away says which providers that orders need do not answer, or that one works again.
+// away says which providers that orders need do not answer, that one works again, or what the last call of them was that failed.
 func away(overview *client.Overview, orders []waitingOrder) (away, again string) {
-	needed := func(step, route string) bool {
-		return slices.ContainsFunc(orders, func(o waitingOrder) bool {
-			held := o.Hold == client.OrderHoldAttention && string(fsm.State(o.Status).Step()) == step
-			return (held || o.Status == client.StatusCompleted && step == "charge") && (route == "" || route == o.Route)
-		})
+	retry, of, last, undoing := verbByName(verbs, "retry"), make([]client.Order, len(orders)), client.Call{}, false
+	for i := range orders {
+		of[i], undoing = orders[i].Order, undoing || fsm.State(orders[i].Status).Undoing()
+		for _, c := range orders[i].Made {
+			if c.StartedAt.After(last.StartedAt) && inVain(&c) {
+				last = c
+			}
+		}
 	}
-	if failing := failingAt(overview, verbByName(verbs, "retry"), needed); failing != nil {
+	if failing := failingAt(overview, retry, of); failing != nil {
 		return strings.Join(failing, " "), ""
 	}
 	for _, ended := range overview.Outages {
-		if slices.ContainsFunc(orders, func(o waitingOrder) bool { return o.failedSince(ended.Until) || fsm.State(o.Status).Undoing() }) {
-			break // that a step works again says nothing about its undo
+		if undoing || last.StartedAt.After(ended.Until) { // that a step works again says nothing about its undo
+			break
 		}
-		if slices.ContainsFunc(ended.Steps, func(of string) bool {
-			step, route, _ := strings.Cut(of, " ")
-			return needed(step, route)
+		if slices.ContainsFunc(ended.Steps, func(at string) bool {
+			step, route, _ := strings.Cut(at, " ")
+			return needing(retry, of, step, route) != nil
 		}) {
 			return "", fmt.Sprintf("%s works again since %s UTC: a retry can succeed.", cmp.Or(ended.Host, "The provider"), ended.Until.UTC().Format("15:04"))
 		}
 	}
+	if len(orders) > 1 && !last.StartedAt.IsZero() {
+		undo := map[bool]string{true: "the undo of "}[last.Operation == client.CallOperationUndo]
+		return capital(fmt.Sprintf("%s%s last failed at %s UTC (%s).", undo, theStep[client.Status(fsm.DoneIn(fsm.Step(last.Step)))],
+			last.StartedAt.UTC().Format("15:04"), answerTo(&last))) + oneFirst, ""
+	}
 	return "", ""
 }
 
-// failedSince reports whether one of its last calls began since then and failed. To have not seen it says nothing.
-func (o *waitingOrder) failedSince(then time.Time) bool {
-	return slices.ContainsFunc(o.Made, func(c client.Call) bool {
-		return c.StartedAt.After(then) && c.Operation != "lookup" && (c.Outcome == "unknown" || c.Outcome == "retry")
-	})
+// inVain reports whether a call has failed, or got no answer. Look-ups don't count: they may be answered while the step fails.
+func inVain(c *client.Call) bool {
+	return c.Operation != client.CallOperationLookup && (c.Outcome == client.CallOutcomeUnknown || c.Outcome == client.CallOutcomeRetry)
 }
 
 // Primary reports whether the runbook recommends a verb now.

@@ -81,7 +81,11 @@ func (v *visit) bulk() error {
 		}
 	}
 	if p.Tried = p.Problem == nil && len(p.Would)+len(p.Not) > 0; p.Tried {
-		if p.Away = v.failing(p.Verb, p.Would); p.Verb.Name == "refund" {
+		would := make([]client.Order, len(p.Would))
+		for i, r := range p.Would {
+			would[i] = orderOf(r)
+		}
+		if p.Away = v.failing(p.Verb, would...); p.Verb.Name == "refund" {
 			p.Away = append(p.Away, v.disputed(p.Would)...)
 		}
 	}

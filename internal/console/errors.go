@@ -29,7 +29,6 @@ type errorGroup struct {
 	Actions []errorAction
 	Waits   bool     // they go on by themselves
 	Short   []string // why a retry of some of them would fail, or what to do instead
-	Away    []string // which providers that a retry needs do not answer
 
 	Orders, Trying int64
 	More           bool
@@ -41,14 +40,19 @@ type errorGroup struct {
 type errorRow struct {
 	client.ErrorGroup
 	List string // the URL of its orders
+	Away string // which provider that a retry needs does not answer
 }
 
-// errorAction retries all orders of a group with the same code.
-type errorAction struct{ Label, URL string }
+// errorAction retries orders of a group with the same code, for which the same is known of their provider.
+type errorAction struct {
+	Label, URL string
+	Away       string
+	One        string // the URL that retries one of them first; empty: nothing is known against all
+}
 
 // errorGroups shows what a person can act on: providers first, then the group with the newest error.
 func (v *visit) errorGroups() error {
-	p, overview, err := v.groupedErrors()
+	p, err := v.groupedErrors()
 	if err != nil {
 		return err
 	}
@@ -57,19 +61,10 @@ func (v *visit) errorGroups() error {
 		if v.may("retryOrder") {
 			of.Actions = retriesOf(of.Rows)
 		}
-		if len(of.Actions) == 0 {
-			continue
-		}
-		of.Away = failingAt(overview, verbByName(verbs, "retry"), func(step, route string) bool {
-			return slices.ContainsFunc(of.Rows, func(r errorRow) bool { return stepOf(r.Status) == step && (route == "" || route == r.Route) })
-		})
-		if of.key == "code "+outOfStock {
+		if of.key == "code "+outOfStock && of.Actions != nil {
 			if err := v.lookAtStock(of); err != nil {
 				return err
 			}
-		}
-		if of.Orders > 1 && strings.Contains(strings.Join(of.Away, ""), oneFirst) {
-			of.Actions = slices.Insert(of.Actions, 0, errorAction{"Retry one order", actionURL("retry", of.Rows[0].Example.OrderID)})
 		}
 	}
 	return v.show("errors", page{Title: "Errors", Data: p})
@@ -94,13 +89,13 @@ func (v *visit) lookAtStock(of *errorGroup) error {
 // mostLookedAt bounds what a page costs.
 const mostLookedAt = 100
 
-// groupedErrors returns an empty overview to a person who may not read it.
-func (v *visit) groupedErrors() (p errorsPage, overview *client.Overview, err error) {
-	overview = &client.Overview{}
+// groupedErrors says nothing of hosts to a person who may not read the overview.
+func (v *visit) groupedErrors() (p errorsPage, err error) {
 	found, err := v.api.ListErrorGroups(v.r.Context())
 	if err != nil {
-		return p, overview, err
+		return p, err
 	}
+	overview := &client.Overview{}
 	if v.may("getOverview") {
 		if known, err := v.api.GetOverview(v.r.Context()); err == nil { // the errors are worth more than their hosts
 			overview = known
@@ -124,11 +119,11 @@ func (v *visit) groupedErrors() (p errorsPage, overview *client.Overview, err er
 			}
 			p.Groups = append(p.Groups, group)
 		}
-		p.Groups[at].add(g)
+		p.Groups[at].add(overview, g)
 	}
 	slices.SortStableFunc(p.Groups, func(a, b errorGroup) int { return falseFirst(!a.Waits, !b.Waits) })
 	p.More = found.More
-	return p, overview, nil
+	return p, nil
 }
 
 // lastAnswer is the last answer to a try of the newest order of a group; empty: it is not known.
@@ -190,8 +185,10 @@ var afterFailure = map[string]string{
 	"capture authorization_expired": "Nothing was taken by them. The authorization has ended: ask the customer for a new order.",
 }
 
-func (of *errorGroup) add(g client.ErrorGroup) {
-	of.Rows = append(of.Rows, errorRow{g, ordersURL(searchOf(&g))})
+func (of *errorGroup) add(found *client.Overview, g client.ErrorGroup) {
+	one := client.Order{Status: g.Status, Route: g.Route}
+	away := failingAt(found, verbByName(verbs, "retry"), []client.Order{one, one}) // with the advice for several
+	of.Rows = append(of.Rows, errorRow{g, ordersURL(searchOf(&g)), strings.Join(away, " ")})
 	of.Orders, of.Trying, of.More = of.Orders+g.Orders, of.Trying+g.Trying, of.More || g.More
 	of.Totals = addTotals(of.Totals, g.Totals)
 	of.First = earlier(of.First, g.FirstAt)
@@ -224,29 +221,37 @@ func (r errorRow) At() string {
 	return string(r.Step)
 }
 
-// retriesOf are the retries that may help, one for each code, or for each of its steps if a retry does not help at all of
-// them. Orders that are retried go on by themselves.
+// retriesOf are the retries that may help: one for all orders of which the same is known, with the same code. Orders that are
+// retried go on by themselves.
 func retriesOf(rows []errorRow) (all []errorAction) {
 	for _, row := range rows {
 		if row.Code == "" || row.Hold == client.ErrorGroupHoldRetry || !retryHelps(&row.ErrorGroup) {
 			continue
 		}
-		same := slices.DeleteFunc(slices.Clone(rows), func(r errorRow) bool { return r.Hold != row.Hold || r.Code != row.Code })
-		step := ""
-		if slices.ContainsFunc(same, func(r errorRow) bool { return !retryHelps(&r.ErrorGroup) }) {
-			same, step = slices.DeleteFunc(same, func(r errorRow) bool { return r.Step != row.Step }), " step:"+string(row.Step)
+		var same []errorRow
+		also := "" // what the search for them says, to leave out others
+		for _, r := range rows {
+			switch {
+			case r.Hold != row.Hold || r.Code != row.Code:
+			case r.Away == row.Away && r.Route == row.Route && retryHelps(&r.ErrorGroup):
+				same = append(same, r)
+			case r.Status == row.Status:
+				also = map[bool]string{true: " step:" + string(row.Step), false: " route:" + quoted(row.Route)}[row.Hold == ""]
+			}
 		}
-		if action := retryOf(same, step); !slices.Contains(all, action) {
+		if also != "" {
+			same = slices.DeleteFunc(same, func(r errorRow) bool { return r.Step != row.Step })
+		}
+		if action := retryOf(same, also); !slices.Contains(all, action) {
 			all = append(all, action)
 		}
 	}
 	return all
 }
 
-// retryOf is the retry of orders with the same code. step is a condition of the search for them, or empty.
-func retryOf(rows []errorRow, step string) errorAction {
-	var of errorGroup
-	var statuses []string
+// retryOf is the retry of orders of which the same is known, with the same code. also is a part of the search for them.
+func retryOf(rows []errorRow, also string) (action errorAction) {
+	of, statuses, first := errorGroup{Rows: rows}, []string{}, rows[0]
 	for _, r := range rows {
 		of.Orders, of.More, statuses = of.Orders+r.Orders, of.More || r.More, append(statuses, string(r.Status))
 	}
@@ -254,13 +259,19 @@ func retryOf(rows []errorRow, step string) errorAction {
 	if of.Orders > bulkMost {
 		number = "the newest " + count(bulkMost) + " of " + number
 	}
-	slices.Sort(statuses)
-	search, hold, code := "status:"+strings.Join(slices.Compact(statuses), ","), rows[0].Hold, rows[0].Code
-	if hold == "" {
-		return errorAction{"Try " + number + " again from the start, with a new charge", bulkURL("retry", search+step+" code:"+quoted(code))}
+	if action.Away = strings.TrimSuffix(first.Away, oneFirst); of.Orders > 1 && action.Away != first.Away {
+		action.Away, action.One = first.Away, actionURL("retry", first.Example.OrderID)
 	}
-	return errorAction{"Retry " + number + ": " + strings.ToLower(reasonOf(client.OrderHold(hold), code).Title),
-		bulkURL("retry", search+" hold:"+string(hold)+" reason:"+quoted(code))}
+	slices.Sort(statuses)
+	search := "status:" + strings.Join(slices.Compact(statuses), ",")
+	if first.Hold == "" {
+		action.Label, search = "Try "+number+" again from the start, with a new charge", search+also+" code:"+quoted(first.Code)
+	} else {
+		action.Label = "Retry " + number + " at " + strings.TrimSuffix(of.Steps()+" by "+first.Route, " by ")
+		search += also + " hold:" + string(first.Hold) + " reason:" + quoted(first.Code)
+	}
+	action.URL = bulkURL("retry", search)
+	return action
 }
 
 func plural(n int64, one, many string) string {

@@ -263,11 +263,11 @@ func TestWaits(t *testing.T) {
 	assert.Equal(t, tags.ReplaceAllString(string(failed.Ends()), ""), " It failed before the charge: out of stock (lamp).")
 	assert.Contains(t, strings.Join(again.retried(nil), " "), "Last time nothing was charged (out of stock")
 	assert.Equal(t, changesOf(&client.Order{}, &client.Order{Refunded: "1145.29"}), []change{{"Refunded", "–", "1,145.29"}})
-	declined := errorGroup{Rows: []errorRow{{ErrorGroup: client.ErrorGroup{Step: "charge", Code: "stolen_card", Orders: 1}}}}
+	declined := errorGroup{Rows: []errorRow{{ErrorGroup: client.ErrorGroup{Step: "charge", Code: "stolen_card", Orders: 1, Status: "failed"}}}}
 	assert.True(t, declined.Declined() && retriesOf(declined.Rows) == nil && declined.Rows[0].Label() == "List the order", declined)
 	declined.Rows = append(declined.Rows, errorRow{ErrorGroup: client.ErrorGroup{Step: "confirm", Code: "stolen_card", Orders: 2, Status: "failed"}})
 	assert.Equal(t, retriesOf(declined.Rows), []errorAction{{"Try 2 orders again from the start, with a new charge",
-		"/console/bulk?q=status%3Afailed+step%3Aconfirm+code%3A%22stolen_card%22&verb=retry"}})
+		"/console/bulk?q=status%3Afailed+step%3Aconfirm+code%3A%22stolen_card%22&verb=retry", "", ""}})
 	assert.True(t, !strings.Contains(render(t, "order", client.Caller{}, &failed), "Starts at"), "an order that has ended starts")
 }
 
@@ -416,7 +416,7 @@ func TestDoubtIsTold(t *testing.T) {
 	assert.Equal(t, open.key, closed.key, "the group, whatever the breaker does")
 	found.ProviderSteps[0].FailingSince = time.Date(2026, 11, 27, 3, 9, 0, 0, time.UTC)
 	failing := func(a *verb, status client.Status) string {
-		return strings.Join(failingAt(found, a, needing(a, []client.BulkResult{{Status: status}})), "")
+		return strings.Join(failingAt(found, a, []client.Order{{OrderID: "o", Status: status}}), "")
 	}
 	assert.Equal(t, failing(verbByName(verbs, "approve"), "pending"), "eu.example has failed at charge since 03:09 UTC, and the next call tries whether it works again. If not, approved orders wait to be charged.")
 	assert.Equal(t, verbByName(verbs, "step-result").doneTo(&client.Order{HoldReason: "undo_refused: out_of_stock"}), "Then the undo was tried, and refused: out of stock.")

@@ -58,7 +58,7 @@ func (q *ofOrder) caution() (warnings []template.HTML) {
 		warnings = append(warnings, template.HTML(template.HTMLEscapeString(fmt.Sprintf(format, values...))))
 	}
 	warnings, _ = q.differences(q.order.OrderID)
-	for _, text := range q.failing(q.verb, []client.BulkResult{{Status: q.order.Status}}) {
+	for _, text := range q.failing(q.verb, *q.order) {
 		warn("%s", text)
 	}
 	if q.verb.Name != "refund" && q.verb.Name != "cancel" {
@@ -85,14 +85,22 @@ func parsed(amount string) decimal.Decimal {
 	return d
 }
 
-// Money is what becomes of the money of an order that a dry run has allowed the verb for.
+// orderOf is an order that a dry run has allowed a verb for, as far as its result says.
+func orderOf(r client.BulkResult) client.Order {
+	return client.Order{OrderID: r.OrderID, Status: r.Status, InDoubt: r.InDoubt, Authorized: r.Authorized, Failure: r.Failure, Steps: client.Steps{Charge: r.Charge},
+		Item: r.Item, Quantity: r.Quantity, Lines: r.Lines}
+}
+
+// Money is what becomes of the money of an order.
 func (p *bulkPage) Money(r client.BulkResult) string {
-	return p.Verb.Many.money(&client.Order{Status: r.Status, InDoubt: r.InDoubt, Authorized: r.Authorized, Failure: r.Failure, Steps: client.Steps{Charge: r.Charge}})
+	o := orderOf(r)
+	return p.Verb.Many.money(&o)
 }
 
 // What is what was ordered.
 func (p *bulkPage) What(r client.BulkResult) string {
-	return (&client.Order{Item: r.Item, Quantity: r.Quantity, Lines: r.Lines}).What()
+	o := orderOf(r)
+	return o.What()
 }
 
 // sum has the amounts of orders whose money becomes the same.
@@ -118,7 +126,7 @@ func (p *bulkPage) Sums() (all []sum) {
 func (p *bulkPage) Becomes(r client.BulkResult) template.HTML { return p.Verb.Many.becomes(r.Status) }
 
 // failing says which providers that orders need for a verb do not answer, if the person may know.
-func (v *visit) failing(verb *verb, orders []client.BulkResult) []string {
+func (v *visit) failing(verb *verb, orders ...client.Order) []string {
 	if verb.waits == "" || !v.may("getOverview") {
 		return nil
 	}
@@ -126,40 +134,68 @@ func (v *visit) failing(verb *verb, orders []client.BulkResult) []string {
 	if err != nil {
 		return nil // the request is possible without
 	}
-	return failingAt(found, verb, needing(verb, orders))
+	return failingAt(found, verb, orders)
 }
 
-// needing tells which providers orders need for a verb.
-func needing(verb *verb, orders []client.BulkResult) func(step, route string) bool {
-	return func(step, _ string) bool {
-		return slices.ContainsFunc(orders, func(r client.BulkResult) bool {
-			done := verb.Name != "cancel" || r.InDoubt || r.Charge.Completed // what is to be undone
-			return done && stepOf(r.Status) == step
-		})
+// needing are those of the orders that a verb calls the provider of a step for: to do it, or to undo it.
+func needing(verb *verb, orders []client.Order, step, route string) (ids []string) {
+	for _, o := range orders {
+		needs := stepOf(o.Status) == step
+		if verb.Name == "cancel" {
+			needs = needs && o.InDoubt || step == "charge" && o.Steps.Charge.Completed || step == "reserve" && o.Status == client.StatusConfirming
+		}
+		if needs && (route == "" || o.Route == "" || route == o.Route) {
+			ids = append(ids, visible(o.OrderID))
+		}
 	}
+	return ids
 }
 
-// oneFirst is the advice while nothing is known of a provider that has failed, because it is not called.
-const oneFirst = "Retry one order first: if it succeeds, retry the others"
+// ofThem names the orders that a sentence is about, unless it is about all.
+func ofThem(ids []string, all int) string {
+	const named = 3
+	n := len(ids)
+	if n == all {
+		return ""
+	} else if n > named {
+		ids = append(ids[:named], "…")
+	}
+	return fmt.Sprintf("%d of them (%s): ", n, strings.Join(ids, ", "))
+}
 
-// failingAt says which of the needed providers have failed and not worked since, and what that means for a verb.
-func failingAt(found *client.Overview, verb *verb, needed func(step, route string) bool) (all []string) {
+// What is advised while a provider fails. Without calls, nothing is known of it.
+const (
+	waitFirst = ". Wait until it works: then a retry can succeed."
+	oneFirst  = " Retry one order first: if it succeeds, retry the others."
+)
+
+// failingAt says which of the providers that orders need have failed and not worked since, and what that means for a verb.
+func failingAt(found *client.Overview, verb *verb, orders []client.Order) (all []string) {
 	for _, s := range found.ProviderSteps {
-		if s.FailingSince.IsZero() || !needed(string(s.Step), s.Route) {
+		ids := needing(verb, orders, string(s.Step), s.Route)
+		if s.FailingSince.IsZero() || ids == nil {
 			continue
 		}
-		var then string
+		then := ", and the next call tries whether it works again."
 		switch open := s.Breaker == client.ProviderStepBreakerOpen; {
 		case open && verb.Name == "retry":
-			then = ". Wait until it works: then a retry can succeed."
+			then = waitFirst
 		case open:
 			then = ": " + verb.waits + "."
-		case verb.Name == "retry":
-			then = ", and the next call tries whether it works again. " + oneFirst + "."
-		default:
-			then = ", and the next call tries whether it works again. If not, " + verb.waits + "."
+		case verb.Name != "retry":
+			then += " If not, " + verb.waits + "."
+		case len(ids) > 1:
+			then += oneFirst
 		}
-		all = append(all, fmt.Sprintf("%s has failed at %s since %s UTC", cmp.Or(s.Host, "The provider"), s.Step, s.FailingSince.UTC().Format("15:04"))+then)
+		all = append(all, ofThem(ids, len(orders))+
+			fmt.Sprintf("%s has failed at %s since %s UTC", cmp.Or(s.Host, "The provider"), s.Step, s.FailingSince.UTC().Format("15:04"))+then)
+	}
+	for _, i := range found.Incidents {
+		ids := needing(verb, orders, string(i.Step), "")
+		if verb.Name == "cancel" && ids != nil && fsm.State(i.Status).Undoing() && i.Reason == "retries_exhausted" {
+			all = append(all, ofThem(ids, len(orders))+capital(fmt.Sprintf("%s has failed, so %s %s a person: a canceled order may need one, too.",
+				theStep[i.Status], times(int(i.Orders), "1 order", "orders"), plural(i.Orders, "needs", "need"))))
+		}
 	}
 	slices.Sort(all)
 	return slices.Compact(all) // policies share a provider

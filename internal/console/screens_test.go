@@ -60,7 +60,7 @@ func TestErrors(t *testing.T) {
 	escaped := strings.NewReplacer("&", "&amp;", "+", "&#43;").Replace
 	const short = "Too little in stock: gone has 0 left, so it would fail again. "
 	s.get(t, "/console/errors").want(t, 200, "fails at charge: <bdi>", "no answer in time to try 7</bdi>", "out_of_stock", `<bdi>&lt;i&gt;second</bdi>`, strings.TrimSpace(short), "!again from the start", `href="`+escaped(ordersOf(`status:failed step:reserve code:"out_of_stock"`))+`"`)
-	s.get(t, retry).want(t, 200, "<li>"+strings.TrimSpace(short), "None of these orders can be retried<", "!is charged", "!Reason", "!policy")
+	s.get(t, retry).want(t, 200, "<td>"+strings.TrimSpace(short), "None of these orders can be retried<", "!is charged", "!Reason", "!policy")
 	s.get(t, "/console/order/retry?id=first").want(t, 200, "<li>"+short+"If it is charged first, that goes back.", "!5.00 USD is charged", "!another card", `class="quiet">Start`)
 	s.get(t, orderPath+"first").want(t, 200, strings.TrimSpace(short))
 	assert.NoError(t, assert.Err(s.api.AdjustInventory(t.Context(), "gone", client.AdjustInventoryBody{Change: 1, Reason: "found", RequestID: "r"})))

@@ -165,7 +165,7 @@ func goesOn(o *client.Order) string {
 	case o.Status == client.StatusCompleted:
 		return ""
 	case fsm.State(o.Status).Undoing():
-		return goesBack(o) + " once the undo succeeds"
+		return goesBack(o)
 	case o.Steps.Charge.Completed:
 		return "is charged already, and not again"
 	case o.InDoubt && o.Status == client.StatusCharging:
@@ -182,9 +182,9 @@ const neverCharged = "was never charged"
 func goesBack(o *client.Order) string {
 	switch {
 	case o.Steps.Charge.Completed && o.Authorized != "":
-		return "was authorized, and is given up"
+		return "was authorized, and is given up once the undo succeeds"
 	case o.Steps.Charge.Completed:
-		return "goes back to the customer"
+		return "goes back to the customer once the undo succeeds"
 	case fsm.State(o.Status).Undoing(), o.InDoubt && o.Status == client.StatusCharging:
 		return "goes back to the customer if it was charged"
 	}

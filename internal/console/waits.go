@@ -75,6 +75,10 @@ func waitsFor(o *client.Order, moves []client.Transition, calls []client.Call) *
 			}
 		}
 		w.Act = strings.TrimSuffix("Somebody must decide: "+strings.Join(acts, "; "), ": ") + "."
+		start, _ := triesSince(moves)
+		if i := slices.IndexFunc(calls, func(c client.Call) bool { return inVain(&c) }); i >= 0 && start.Verb == "retry" && start.From == start.To && !calls[i].StartedAt.Before(start.At) {
+			w.Act = fmt.Sprintf("The retry failed at %s UTC (%s): repair the provider first. ", calls[i].StartedAt.UTC().Format("15:04"), answerTo(&calls[i])) + w.Act
+		}
 		w.Why = markup(meaningOf(o, why, calls)+"%s", waited(held.At))
 		code, refused := strings.CutPrefix(o.HoldReason, "undo_refused: ")
 		code, recorded := strings.CutPrefix(code, "step_result")
@@ -118,17 +122,22 @@ func heldBy(o *client.Order, moves []client.Transition) (held client.Transition)
 // callsOfWait is how many of the newest calls of a waiting order are read.
 const callsOfWait = 100
 
-// tellTries says how often the step was tried in vain: since the order came to it, or a person had it tried again.
-func (w *wait) tellTries(o *client.Order, moves []client.Transition, calls []client.Call) {
-	began, putOff := time.Time{}, 0
+// triesSince is the move that began the tries of a step, if it is among these, and how often the step was put off since.
+func triesSince(moves []client.Transition) (start client.Transition, putOff int) {
 	for _, m := range moves {
 		if m.From != m.To || m.Verb == "fallback" || m.Verb == "retry" && whoDid(&m) != "" {
-			began = m.At
-			break
+			return m, putOff
 		} else if m.Verb == "retry" {
 			putOff++
 		}
 	}
+	return start, putOff
+}
+
+// tellTries says how often the step was tried in vain: since the order came to it, or a person had it tried again.
+func (w *wait) tellTries(o *client.Order, moves []client.Transition, calls []client.Call) {
+	start, putOff := triesSince(moves)
+	began := start.At
 	tries := slices.DeleteFunc(slices.Clone(calls), func(c client.Call) bool {
 		return c.StartedAt.Before(began) || c.Operation == client.CallOperationLookup
 	})
