@@ -20,6 +20,7 @@ import (
 // attentionPage shows why orders need a person, and the orders with one of these reasons.
 type attentionPage struct {
 	Groups []waitingGroup
+	Holds  []client.HoldCount // of all orders
 	Chosen *waitingGroup
 	Orders []waitingOrder
 	First  int     // the number of the first order on this page, from 1
@@ -28,24 +29,6 @@ type attentionPage struct {
 	Away   string  // why a retry or an approval does not help now; empty: nothing is known
 	One    bool    // one order is to be retried first
 	Again  string  // that a retry may help now; empty: nothing is known
-}
-
-// Counts says how many orders wait for what; empty: it is not known.
-func (p *attentionPage) Counts() string {
-	var parts []string
-	for _, of := range [][3]string{{fsm.HoldAttention, " order", " orders"}, {fsm.HoldApproval, " approval", " approvals"}} {
-		var n int64
-		more := false
-		for _, g := range p.Groups {
-			if g.Hold() == of[0] {
-				n, more = n+g.Count, more || g.More
-			}
-		}
-		if n > 0 {
-			parts = append(parts, atLeast(n, more)+plural(n, of[1], of[2]))
-		}
-	}
-	return strings.Join(parts, " and ")
 }
 
 // waitingGroup has the orders that wait for the same reason.
@@ -90,7 +73,7 @@ func (v *visit) attention() error {
 	if err != nil {
 		return err
 	}
-	p := &attentionPage{Groups: groups, First: max(1, number(v.query("first")))}
+	p := &attentionPage{Groups: groups, Holds: overview.Holds, First: max(1, number(v.query("first")))}
 	if p.Chosen = chosen(groups, v.query("hold"), v.query("reason"), fsm.State(v.query("status"))); p.Chosen != nil {
 		if err := v.waiting(p); err != nil {
 			return err
