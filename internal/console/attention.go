@@ -172,21 +172,13 @@ func (v *visit) waitingGroups() (groups []waitingGroup, overview *client.Overvie
 			groups = append(groups, waitingGroup{why, i.Orders, i.More, i.Since, i.Totals, address("/console/attention", why.query())})
 		}
 	}
-	slices.SortStableFunc(groups, func(a, b waitingGroup) int {
-		return cmp.Or(cmp.Compare(a.urgency(), b.urgency()), cmp.Compare(a.Key, b.Key), cmp.Compare(a.state, b.state))
+	urgency := func(g *waitingGroup) uint { // -1 becomes the largest: unknown reasons come last
+		return uint(slices.IndexFunc(reasons, func(known words) bool { return known.Section == g.Section }))
+	}
+	slices.SortStableFunc(groups, func(a, b waitingGroup) int { // approvals come after attention
+		return cmp.Or(-cmp.Compare(a.Hold(), b.Hold()), cmp.Compare(urgency(&a), urgency(&b)), cmp.Compare(a.Key, b.Key), cmp.Compare(a.state, b.state))
 	})
 	return groups, found, nil
-}
-
-// urgency sorts reasons: those of reasons in their order, then unknown ones, then approvals.
-func (r reason) urgency() int {
-	if r.Section == approval.Section {
-		return len(reasons) + 1
-	}
-	if at := slices.IndexFunc(reasons, func(known words) bool { return known.Section == r.Section }); at >= 0 {
-		return at
-	}
-	return len(reasons)
 }
 
 // query is the reason as parameters of the page.

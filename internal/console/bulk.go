@@ -86,7 +86,7 @@ func (v *visit) bulk() error {
 			would[i] = orderOf(r)
 		}
 		if p.Away = v.failing(p.Verb, would...); p.Verb.Name == "refund" {
-			p.Away = append(p.Away, v.disputed(p.Would)...)
+			p.Away = append(p.Away, v.disputed(would)...)
 		}
 	}
 	if p.Problem == nil {
@@ -116,26 +116,15 @@ func requestURL(id, state string) string {
 
 // requestPage shows how far the orders of a request are.
 type requestPage struct {
-	ID     string
-	Page   *client.RequestPage
-	Verb   *verb         // nil: none of the known ones
-	States []requestTile // that some of its orders are in
-	Orders int64
-	Ended  int64  // orders that are done or failed
-	Next   string // the URL of the next page
-	Left   string // what the preview left out, in words
-}
-
-// leftOut says how many orders of a preview were not in its request.
-func leftOut(short, unticked int) string {
-	var parts []string
-	if short > 0 {
-		parts = append(parts, times(short, "1 order that the preview left out", "orders that the preview left out"))
-	}
-	if unticked > 0 {
-		parts = append(parts, times(unticked, "1 that was unticked", "that were unticked"))
-	}
-	return strings.Join(parts, ", ")
+	ID       string
+	Page     *client.RequestPage
+	Verb     *verb         // nil: none of the known ones
+	States   []requestTile // that some of its orders are in
+	Orders   int64
+	Ended    int64  // orders that are done or failed
+	Next     string // the URL of the next page
+	Left     int    // how many orders the preview left out
+	Unticked int    // and how many a person
 }
 
 // requestTile has the orders of a request that are in a state, and their amounts.
@@ -162,7 +151,7 @@ func (v *visit) showRequest() error {
 		return err
 	}
 	v.live = address("/console/live", url.Values{"request": {id}, "totals": {totalsOf(found)}})
-	p := &requestPage{ID: id, Page: found, Next: v.nextPage(found.NextCursor), Left: leftOut(number(v.query("left")), number(v.query("unticked")))}
+	p := &requestPage{ID: id, Page: found, Next: v.nextPage(found.NextCursor), Left: number(v.query("left")), Unticked: number(v.query("unticked"))}
 	if len(found.Results) > 0 {
 		p.Verb = verbByName(verbs, found.Results[0].Verb)
 	} else if len(found.Refused) > 0 {

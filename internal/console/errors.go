@@ -283,10 +283,7 @@ func plural(n int64, one, many string) string {
 
 // Label is the link to the orders.
 func (r errorRow) Label() string {
-	if r.Orders == 1 && !r.More {
-		return "List the order"
-	}
-	return "List the " + atLeast(r.Orders, r.More) + " orders"
+	return "List the " + plural(r.Orders, "order", atLeast(r.Orders, r.More)+" orders")
 }
 
 // Declined reports whether the charge was refused by the provider: the same card is probably refused again.

@@ -231,6 +231,9 @@ func TestWaits(t *testing.T) {
 		{client.Order{Status: "pending", Hold: "approval", ApprovalUntil: soon, ApprovalOnTimeout: "cancel", CompleteBy: far}, client.Transition{Verb: "approval"}, client.Call{},
 			"Waits for a person to approve it|A rule of the policy asks for that before anything is charged. It has waited since " + minute(past) + " (7 min ago).|If nobody decides, it is canceled in 1 min (" +
 				soon.UTC().Format("15:04:05 UTC") + ").|Somebody with the role approve must approve or reject it.|The customer was not charged."},
+		{client.Order{Status: "reserving", Hold: "attention", HoldReason: "retry_after: later"}, client.Transition{Verb: "retry", Actor: "token:eve"}, client.Call{Step: "reserve", Operation: "do", Outcome: "retry", Detail: "HTTP 503"},
+			"Needs a person: The provider asks to wait|It asks for a longer pause than the policy allows. The last answer of the provider, 7 min ago: HTTP 503.||The retry failed at " +
+				past.UTC().Format("15:04 UTC") + " (HTTP 503): repair the provider first. Somebody must decide.|The customer was charged 8 USD."},
 		{client.Order{Status: "confirming", Hold: "attention", HoldReason: "retries_exhausted: 9 calls", InDoubt: true, CompleteBy: past, AllowedActions: []string{"retry"}}, client.Transition{Verb: "attention"}, client.Call{Step: "confirm", Operation: "lookup", Outcome: "retry", Detail: "back on Monday"},
 			"Needs a person: Retries are used up|No try of the confirmation has succeeded (0 tries, 1 look-up), but one without a clear answer may have been done. It has waited since " + minute(past) +
 				" (7 min ago). The last answer of the provider, 7 min ago: back on Monday.| Its deadline, " + past.UTC().Format("2 Jan 15:04 UTC") + ", does not undo it: it may be confirmed already.|Somebody must decide: Retry tries the confirmation again.|The customer was charged 8 USD."},
@@ -268,6 +271,13 @@ func TestWaits(t *testing.T) {
 	declined.Rows = append(declined.Rows, errorRow{ErrorGroup: client.ErrorGroup{Step: "confirm", Code: "stolen_card", Orders: 2, Status: "failed"}})
 	assert.Equal(t, retriesOf(declined.Rows), []errorAction{{"Try 2 orders again from the start, with a new charge",
 		"/console/bulk?q=status%3Afailed+step%3Aconfirm+code%3A%22stolen_card%22&verb=retry", "", ""}})
+	held := func(status client.Status, step client.ErrorGroupStep, away string) errorRow {
+		return errorRow{ErrorGroup: client.ErrorGroup{Status: status, Step: step, Hold: "attention", Code: "retries_exhausted", Orders: 2, Example: client.OrderError{OrderID: "o"}}, Away: away}
+	}
+	assert.Equal(t, retriesOf([]errorRow{held("confirming", "confirm", "It fails."+oneFirst), held("charging", "charge", ""), held("refunding", "charge", "")}), []errorAction{
+		{"Retry 2 orders at confirm", "/console/bulk?q=status%3Aconfirming+hold%3Aattention+reason%3A%22retries_exhausted%22&verb=retry", "It fails." + oneFirst, "/console/order/retry?id=o"},
+		{"Retry 4 orders at charge, the undo of the charge", "/console/bulk?q=status%3Acharging%2Crefunding+hold%3Aattention+reason%3A%22retries_exhausted%22&verb=retry", "", ""},
+	})
 	assert.True(t, !strings.Contains(render(t, "order", client.Caller{}, &failed), "Starts at"), "an order that has ended starts")
 }
 
@@ -425,6 +435,11 @@ func TestDoubtIsTold(t *testing.T) {
 	assert.Equal(t, held.Seq, 2, "a recorded refusal does not begin the wait anew")
 	away, _ := away(found, []waitingOrder{{Order: client.Order{Status: "charging", Hold: "attention", Route: "eu"}}})
 	assert.Equal(t, failing(verbByName(verbs, "retry"), "charging"), away, "the advice on all screens")
+	many := []client.Order{{OrderID: "o", Status: "charging", Route: "eu"}, {OrderID: "p", Status: "confirming", Steps: client.Steps{Charge: client.StepState{Completed: true}}}, {OrderID: "q", Status: "charging", Route: "eu"}}
+	assert.Equal(t, failingAt(found, verbByName(verbs, "retry"), many)[0], "2 of them (o, q): "+away+oneFirst)
+	found.Incidents = append(found.Incidents, client.Incident{Kind: "attention", Status: "refunding", Step: "charge", Reason: "retries_exhausted", Orders: 1})
+	assert.Equal(t, failingAt(&client.Overview{ProviderSteps: []client.ProviderStep{{Step: "confirm", FailingSince: time.Now()}}, Incidents: found.Incidents}, verbByName(verbs, "cancel"), many),
+		[]string{"1 of them (p): the undo of the charge has failed, so 1 order needs a person: a canceled order may need one, too."}, "what undoes, and not the step itself")
 	found.ProviderSteps[0].Breaker = "open"
 	assert.Contains(t, failing(verbByName(verbs, "refund"), "completed"), "UTC: a refund may not succeed at once; Pawl then tries again by itself.")
 	refunded := client.Order{Currency: "USD", Refunds: []client.Refund{{State: "done", Amount: "5", Reason: "late", FinishedAt: found.ProviderSteps[0].FailingSince}, {State: "failed", Amount: "7"}}}
@@ -471,4 +486,7 @@ func TestAway(t *testing.T) {
 		_, again := away(overview, []waitingOrder{one})
 		assert.Equal(t, again, want)
 	}
+	one.Status, one.Made = client.StatusRefunding, []client.Call{{StartedAt: until.Add(-time.Minute), Step: "charge", Operation: "undo", Outcome: "retry", Detail: "HTTP 503"}}
+	last, _ := away(overview, []waitingOrder{one, {Order: one.Order}})
+	assert.Equal(t, last, "The undo of the charge last failed at 20:49 UTC (HTTP 503)."+oneFirst)
 }

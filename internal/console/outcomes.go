@@ -193,7 +193,7 @@ func failingAt(found *client.Overview, verb *verb, orders []client.Order) (all [
 	for _, i := range found.Incidents {
 		ids := needing(verb, orders, string(i.Step), "")
 		if verb.Name == "cancel" && ids != nil && fsm.State(i.Status).Undoing() && i.Reason == "retries_exhausted" {
-			all = append(all, ofThem(ids, len(orders))+capital(fmt.Sprintf("%s has failed, so %s %s a person: a canceled order may need one, too.",
+			all = append(all, capital(ofThem(ids, len(orders))+fmt.Sprintf("%s has failed, so %s %s a person: a canceled order may need one, too.",
 				theStep[i.Status], times(int(i.Orders), "1 order", "orders"), plural(i.Orders, "needs", "need"))))
 		}
 	}
@@ -202,19 +202,24 @@ func failingAt(found *client.Overview, verb *verb, orders []client.Order) (all [
 }
 
 // disputed warns before a refund of orders with a refund under way, or with a dispute that is open or was lost.
-func (v *visit) disputed(would []client.BulkResult) (all []string) {
+func (v *visit) disputed(would []client.Order) (all []string) {
 	for of, filter := range map[string]client.ListOrdersParams{
-		"refund that is not done yet: another one pays more back":              {Refund: client.ListOrdersParamsRefundOpen},
-		"dispute that is open: a refund as well could pay the customer twice":  {Dispute: client.ListOrdersParamsDisputeOpen},
-		"dispute that was lost: a refund as well could pay the customer twice": {Dispute: client.ListOrdersParamsDisputeLost},
+		"a refund is not done yet: another one pays more back":              {Refund: client.ListOrdersParamsRefundOpen},
+		"a dispute is open: a refund as well could pay the customer twice":  {Dispute: client.ListOrdersParamsDisputeOpen},
+		"a dispute was lost: a refund as well could pay the customer twice": {Dispute: client.ListOrdersParamsDisputeLost},
 	} {
 		ids, _, err := v.collect(v.r.Context(), filter)
 		if err != nil {
 			return all // the request is possible without
 		}
-		would := slices.DeleteFunc(slices.Clone(would), func(r client.BulkResult) bool { return !slices.Contains(ids, r.OrderID) })
-		if n := int64(len(would)); n > 0 {
-			all = append(all, fmt.Sprintf("%d of them, such as %s, %s a %s.", n, visible(would[0].OrderID), plural(n, "has", "have"), of))
+		var about []string
+		for _, o := range would {
+			if slices.Contains(ids, o.OrderID) {
+				about = append(about, visible(o.OrderID))
+			}
+		}
+		if about != nil {
+			all = append(all, capital(ofThem(about, len(would))+of+"."))
 		}
 	}
 	slices.Sort(all)

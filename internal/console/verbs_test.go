@@ -201,7 +201,7 @@ func TestDisputesAndRefunds(t *testing.T) {
 	for _, page := range []string{"", "&preview=yes&amount=4"} {
 		s.get(t, "/console/order/refund?id=o"+page).want(t, 200, "A dispute of 5.50 USD is open (dp_1)", warns, "A dispute of 5.50 USD was lost (dp_2)", "would pay the customer twice")
 	}
-	s.post(t, "/console/bulk", url.Values{"verb": {"refund"}, "id": {"o"}}).want(t, 200, "1 of them, such as o, has a dispute that is open", "1 of them, such as o, has a dispute that was lost")
+	s.post(t, "/console/bulk", url.Values{"verb": {"refund"}, "id": {"o"}}).want(t, 200, "A dispute is open: a refund as well", "A dispute was lost: a refund as well")
 	dispute("dp_1", client.DisputeBodyStateWon)
 	s.get(t, orderPath+"o").want(t, 200, "!"+warns, `id="disputes"`)
 	s.get(t, "/console/order/capture?id=o").want(t, 409, "It authorizes nothing: its whole amount was charged at once, and can only be refunded.", `href="/console/order/refund?id=o"`)
