@@ -83,7 +83,7 @@ func (v *visit) bulk() error {
 	if p.Tried = p.Problem == nil && len(p.Would)+len(p.Not) > 0; p.Tried {
 		would := make([]client.Order, len(p.Would))
 		for i, r := range p.Would {
-			would[i] = orderOf(r)
+			would[i] = *orderOf(r)
 		}
 		if p.Away = v.failing(p.Verb, would...); p.Verb.Name == "refund" {
 			p.Away = append(p.Away, v.disputed(would)...)

@@ -86,21 +86,19 @@ func parsed(amount string) decimal.Decimal {
 }
 
 // orderOf is an order that a dry run has allowed a verb for, as far as its result says.
-func orderOf(r client.BulkResult) client.Order {
-	return client.Order{OrderID: r.OrderID, Status: r.Status, InDoubt: r.InDoubt, Authorized: r.Authorized, Failure: r.Failure, Steps: client.Steps{Charge: r.Charge},
+func orderOf(r client.BulkResult) *client.Order {
+	return &client.Order{OrderID: r.OrderID, Status: r.Status, InDoubt: r.InDoubt, Authorized: r.Authorized, Failure: r.Failure, Steps: client.Steps{Charge: r.Charge},
 		Item: r.Item, Quantity: r.Quantity, Lines: r.Lines}
 }
 
 // Money is what becomes of the money of an order.
 func (p *bulkPage) Money(r client.BulkResult) string {
-	o := orderOf(r)
-	return p.Verb.Many.money(&o)
+	return p.Verb.Many.money(orderOf(r))
 }
 
 // What is what was ordered.
 func (p *bulkPage) What(r client.BulkResult) string {
-	o := orderOf(r)
-	return o.What()
+	return orderOf(r).What()
 }
 
 // sum has the amounts of orders whose money becomes the same.
