@@ -194,7 +194,7 @@ func (p *orderPage) Balance() *balance {
 	case !beingUndone(p.Order) || !b.Kept.IsPos():
 		b.Result = "kept " + kept + map[bool]string{true: ", once all has gone back"}[goingBack(p.Order).IsPos()]
 	case p.Hold == client.OrderHoldAttention:
-		b.Result = kept + " still to go back, as far as is known"
+		b.Result = kept + " still to go back" + map[bool]string{true: ", as far as is known"}[p.InDoubt && !strings.HasPrefix(p.HoldReason, "undo_refused")]
 	default:
 		b.Result = kept + " goes back"
 	}
@@ -456,7 +456,7 @@ func beingCanceled(o *client.Order) bool {
 func (v *visit) noCancel(o *client.Order) string {
 	switch {
 	case beingUndone(o) && o.Hold == client.OrderHoldAttention:
-		return "What was done is not undone yet, and waits for a person: there is nothing to cancel."
+		return capital(theStep[o.Status]) + " waits for a person: there is nothing to cancel."
 	case beingUndone(o):
 		return "What was done is being undone already, so there is nothing to cancel."
 	case !slices.Contains(o.AllowedActions, "cancel") && o.Status == client.StatusConfirming:

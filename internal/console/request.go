@@ -168,7 +168,7 @@ func (q *ofOrder) captureFields() []field {
 
 func (q *ofOrder) resultFields() []field {
 	outcome := field{Name: "outcome", Label: "What happened to " + q.subject(), Help: q.lastAnswer(), Type: "select", Required: true, Options: []string{"", "done", "refused", "not_done"},
-		Words: map[string]string{"done": "Done: it happened", "refused": "Refused: it did not happen; do not send it",
+		Words: map[string]string{"done": "Done: it happened, or you did it by hand", "refused": "Refused: it did not happen; do not send it",
 			"not_done": "Not done: it did not happen; send it again"}}
 	refusal := map[bool]string{true: "charge_disputed", false: "card_declined"}[fsm.State(q.order.Status).Undoing()]
 	if q.query("generation") != "" {

@@ -92,7 +92,7 @@ func TestAnOrderThatHasChanged(t *testing.T) {
 	s.sql(t, `INSERT INTO transitions (order_no, seq, from_status, to_status, fence, verb, actor, reason)
 		SELECT order_no, 3, 'charging', 'charging', 0, 'cancel', 'token:eve', 'too late' FROM orders`)
 	const canceled = "<bdi>token:eve</bdi> asked to cancel it <time"
-	s.get(t, path).want(t, 409, "What was done is not undone yet, and waits for a person", canceled, `href="/console/order/retry?id=o"`, "!/console/order/cancel")
+	s.get(t, path).want(t, 409, " waits for a person: there is nothing to cancel", canceled, `href="/console/order/retry?id=o"`, "!/console/order/cancel")
 	s.get(t, "/console/order/refund?id=o").want(t, 409, "The order is being undone, and needs a person. What was charged goes back once a retry of the undo succeeds.", canceled)
 	s.get(t, orderPath+"o").want(t, 200, "</bdi> <span class=\"badge being canceled\">being canceled</span> <span class=\"badge attention\"", canceled, "The goods are not reserved. Somebody must decide", "!/console/order/cancel")
 	s.post(t, "/console/bulk", url.Values{"verb": {"cancel"}, "id": {"o"}}).want(t, 200, "None of these orders can be canceled<", "he order is already being canceled, and needs a person")
@@ -296,7 +296,7 @@ func (s *service) settle(t *testing.T, about, question string, answers ...string
 	t.Helper()
 	path := "/console/order/step-result?id=" + about
 	first := s.get(t, path).want(t, 200, question, "Its id for "+strings.TrimPrefix(question, "What happened to ")+".", "<p>Order: ", `name="outcome" required`, "! selected>It")
-	words := map[string]string{"done": "Done: it happened", "refused": "Refused: it did not happen; do not send it"}[answers[1]]
+	words := map[string]string{"done": "Done: it happened, or you did it by hand", "refused": "Refused: it did not happen; do not send it"}[answers[1]]
 	page := s.get(t, "/console/order/step-result?"+first.fill(answers...).Encode()).want(t, 200, `name="reason"`, question+": "+words)
 	s.post(t, path, page.fill("reason", "seen there")).want(t, 303)
 	return page
