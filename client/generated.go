@@ -2037,7 +2037,7 @@ type Overview struct {
 	// OverdueSeconds How long the most overdue order had not been picked up when this replica last looked; 0 if none.
 	OverdueSeconds float64 `json:"overdueSeconds"`
 
-	// ProviderSteps Steps for which replicas have called providers in the last minute, added up.
+	// ProviderSteps Steps for which replicas have called providers in the last ten minutes, added up.
 	ProviderSteps []ProviderStep `json:"providerSteps"`
 
 	// Replica Name of the replica that answers.
@@ -2234,6 +2234,9 @@ type ProviderStep struct {
 	// Route Of a charge with several routes.
 	Route string           `json:"route,omitempty,omitzero"`
 	Step  ProviderStepStep `json:"step"`
+
+	// WorkedAt When the last call worked. Absent if none has since failedAt, or in the last ten minutes.
+	WorkedAt time.Time `json:"workedAt,omitempty,omitzero"`
 }
 
 // ProviderStepBreaker The worst of the replicas. closed: the steps of orders are called. half_open: one call is tried. open: orders wait. Refunds, captures and voids are always called.

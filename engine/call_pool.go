@@ -223,7 +223,9 @@ func (p *callPool) noteFailure(result provider.Result) {
 		status := strconv.Itoa(unknown.Status)
 		code = strings.TrimSpace("HTTP " + status + " " + strings.TrimPrefix(code, "http_"+status))
 	}
-	p.outage.failed(code, p.e.now())
+	if p.outage.failed(code, p.e.now()) {
+		p.e.reportNow.nudge()
+	}
 }
 
 // openFor is how much longer the circuit breaker is open; 0 while the call that it lets through is under way.

@@ -70,6 +70,7 @@ type core struct {
 	Stats     Stats
 	metrics   *metrics
 	takeOvers takeOvers
+	reportNow wake           // what it says has changed
 	Orders    *orders.Reader // what is stored
 
 	schemaHealth *schemaHealth
@@ -95,6 +96,7 @@ func (e *core) init(pool *pg.Pool, cfg Config) {
 	e.Orders = orders.NewReader(e.ctx, e.query)
 	e.metrics = newMetrics(cfg.Registerer)
 	e.schemaHealth = newSchemaHealth(cfg.Log)
+	e.reportNow = newWake()
 	e.policies = newPolicies(e.query, e.log)
 	e.runs.init()
 }

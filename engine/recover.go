@@ -75,7 +75,9 @@ func (e *Engine) recoverFrom(floor time.Time) (next time.Time, err error) {
 			}
 		}
 		claimed, n := e.claim(due)
-		e.takeOvers.note(rows, claimed, e.now())
+		if e.takeOvers.note(rows, claimed, e.now()) {
+			e.reportNow.nudge()
+		}
 		if from.IsZero() {
 			e.noteOverdue(rows)
 		}

@@ -193,8 +193,8 @@ func (e *core) answered(r *run, took time.Duration) {
 	case failed: // after the report, which may begin an outage
 		c.pool.outage.note(r.no())
 	case err == nil && c.pool.breaker.State() == gobreaker.StateClosed:
-		if _, done := c.result.(provider.Done); done || c.kind() != lookup {
-			c.pool.outage.works(c.pool.e.now())
+		if _, done := c.result.(provider.Done); (done || c.kind() != lookup) && c.pool.outage.works(c.pool.e.now()) {
+			e.reportNow.nudge()
 		}
 	}
 	e.noteCall(&answeredCall{r.orderID, r.input.HTTPRequestID, c.step, c.kind(), c.number, c.fence, c.result, took})

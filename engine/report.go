@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"maps"
@@ -16,12 +17,13 @@ import (
 
 const (
 	reportEvery = 2 * time.Second
-	reportAfter = time.Minute        // after its last call, a step is no longer reported
-	failingFor  = time.Hour          // unless its breaker is not closed: then after this
-	flickerFor  = orders.OutageAfter // an outage that ended goes on if calls fail again within this
-	flickerMost = 3                  // and fewer than so many have worked
-	outagesMost = 4                  // so many of a pool are kept
-	codesMost   = 100                // so many codes of an outage are counted
+	reportSoon  = reportEvery / 4  // after a change
+	reportAfter = 10 * time.Minute // after its last call, a step is no longer reported
+	failingFor  = time.Hour        // unless its breaker is not closed: then after this
+	flickerFor  = 10 * time.Second // an outage that ended goes on if calls fail again within this
+	flickerMost = 3                // and fewer than so many have worked
+	outagesMost = 4                // so many of a pool are kept
+	codesMost   = 100              // so many codes of an outage are counted
 )
 
 // reportLoop stores what only this replica knows, so that every replica can show an overview of all: how many orders
@@ -29,13 +31,23 @@ const (
 func (e *Engine) reportLoop() {
 	at, ended := time.Now(), e.metrics.ended.Load()
 	outages := e.report(0, []orders.ProviderStep{}, nil) // at once: it may take the place of one that was lost
-	for e.lastsFor(reportEvery) {
+	for e.reportDue() {
 		before, since := ended, time.Since(at)
 		at, ended = time.Now(), e.metrics.ended.Load()
 		e.learn(e.now())
 		outages = e.report(float64(ended-before)/since.Seconds(), e.callPools.loads(reportAfter), outages)
 	}
 	e.endReport()
+}
+
+// reportDue waits for the next report, which comes sooner if calls began to fail or work again, or orders were taken over.
+func (e *Engine) reportDue() bool {
+	ctx, cancel := context.WithTimeout(e.ctx, reportEvery)
+	defer cancel()
+	if e.reportNow.heard(ctx) {
+		e.pause(reportSoon)
+	}
+	return !e.stopping.Load() && e.ctx.Err() == nil
 }
 
 // report returns the outages and take-overs that are stored. They have the numbers of many orders, so only changes are written.
@@ -137,23 +149,25 @@ func (o *outage) begin() {
 	}
 }
 
-// works notes that a call worked while the breaker was closed, here or at another replica.
-func (o *outage) works(at time.Time) {
+// works notes that a call worked while the breaker was closed, here or at another replica. again: the one before failed.
+func (o *outage) works(at time.Time) (again bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if at.Before(o.failedAt) {
-		return
+		return false
 	}
+	again = o.now != nil
 	if o.now != nil && o.now.outage {
 		o.now.until, o.worked = at, 0
 		o.ended = append(o.ended, *o.now)
 		o.ended = o.ended[max(len(o.ended)-outagesMost, 0):]
 	}
 	o.now, o.worked, o.workedAt = nil, o.worked+1, at
+	return again
 }
 
-// failed notes when and why a call failed. An outage that has just ended goes on.
-func (o *outage) failed(code string, at time.Time) {
+// failed notes when and why a call failed. An outage that has just ended goes on. begins: it is one of the first two in a row.
+func (o *outage) failed(code string, at time.Time) (begins bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.now == nil || !o.now.outage && at.Sub(o.failedAt) > o.lasts {
@@ -162,10 +176,12 @@ func (o *outage) failed(code string, at time.Time) {
 	if n := len(o.ended) - 1; n >= 0 && !o.now.outage && o.worked < flickerMost && at.Sub(o.ended[n].until) < flickerFor {
 		o.now, o.ended = new(o.ended[n]), o.ended[:n]
 	}
+	begins = !o.failedAt.After(o.now.since)
 	o.failedAt, o.code = at, code
 	if len(o.now.codes) < codesMost || o.now.codes[code] > 0 {
 		o.now.codes[code]++
 	}
+	return begins
 }
 
 // cause is the code of most failed calls.
@@ -247,8 +263,8 @@ type takeOvers struct {
 	from []orders.Outage
 }
 
-// note finds those among the claimed orders that had a driver when they were due.
-func (t *takeOvers) note(due []db.LeasesDueRow, claimed []*run, at time.Time) {
+// note finds those among the claimed orders that had a driver when they were due, and reports whether there are any.
+func (t *takeOvers) note(due []db.LeasesDueRow, claimed []*run, at time.Time) (some bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, row := range due {
@@ -263,7 +279,9 @@ func (t *takeOvers) note(due []db.LeasesDueRow, claimed []*run, at time.Time) {
 		if o := &t.from[i]; len(o.Orders) < orders.CountsMost {
 			o.Until, o.Orders = at, append(o.Orders, row.OrderNo)
 		}
+		some = true
 	}
+	return some
 }
 
 // lately returns those of the last hour.

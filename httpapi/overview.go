@@ -17,7 +17,7 @@ var getOverviewOperation = failing(huma.Operation{
 	OperationID: "getOverview", Method: http.MethodGet, Path: "/api/overview", Tags: []string{"service"},
 	Summary: "Get an overview of the service",
 	Description: "What is wrong or needs a person, the outages that ended in the last hour, orders by status and by what they wait for, the oldest unfinished order, " +
-		"the replicas, and the provider steps that they have called in the last minute. Replicas report every two seconds. " +
+		"the replicas, and the provider steps that they have called in the last ten minutes. Replicas report every two seconds. " +
 		"Counts stop at 10000, or where more says so. They are usually at most a second old; if they take long, at is up to five seconds ago, " +
 		"and those of orders that had not been counted for long stop at 1000 of each hold, until all are counted.",
 }, "invalid_parameter", "unavailable", "internal")
@@ -40,7 +40,7 @@ type overview struct {
 	Books                        *booksVerdict    `json:"books,omitempty" doc:"What the newest verification of the books found. Absent if there is no report."`
 	Replica                      string           `json:"replica" doc:"Name of the replica that answers."`
 	Replicas                     []replica        `json:"replicas" nullable:"false" doc:"The replicas connected to the database."`
-	Steps                        []providerStep   `json:"providerSteps" nullable:"false" doc:"Steps for which replicas have called providers in the last minute, added up."`
+	Steps                        []providerStep   `json:"providerSteps" nullable:"false" doc:"Steps for which replicas have called providers in the last ten minutes, added up."`
 }
 
 type statusCount struct {
@@ -110,6 +110,7 @@ type providerStep struct {
 	FailingSince *time.Time `json:"failingSince,omitempty" doc:"When the first of the calls failed that have failed in a row. Absent if they do not fail. With few calls, the breaker may still be closed."`
 	Host         string     `json:"host,omitempty" doc:"The host that is called."`
 	FailedAt     *time.Time `json:"failedAt,omitempty" doc:"When the last call failed. Absent if a call was answered since. Without failingSince, it was one of few failures."`
+	WorkedAt     *time.Time `json:"workedAt,omitempty" doc:"When the last call worked. Absent if none has since failedAt, or in the last ten minutes."`
 	Failure      string     `json:"failure,omitempty" doc:"With failedAt: the code of the last call, or why there was no connection; after the one of most failed calls since failingSince, if it is another."`
 }
 
@@ -148,7 +149,7 @@ func overviewOf(v *orders.Overview) overview {
 		Statuses: each(v.Statuses, func(c *orders.StatusCount) statusCount { return statusCount{state(c.Status), c.Orders, c.More} }),
 		Replicas: each(v.Replicas, func(r *orders.Replica) replica { return replica{r.Name, r.Connections, utc(r.Since)} }),
 		Steps: each(v.Steps, func(p *orders.ProviderStep) providerStep {
-			return providerStep{p.Policy, string(p.Step), p.Route, p.Breaker, p.InFlight, p.Queued, retrying(v, p), utc(p.FailingSince), p.Host, utc(p.FailedAt), p.Failure}
+			return providerStep{p.Policy, string(p.Step), p.Route, p.Breaker, p.InFlight, p.Queued, retrying(v, p), utc(p.FailingSince), p.Host, utc(p.FailedAt), utc(p.WorkedAt), p.Failure}
 		}),
 	}
 	for _, d := range v.Disputes {

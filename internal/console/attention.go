@@ -133,6 +133,11 @@ func away(overview *client.Overview, orders []waitingOrder) (away, again string)
 			return "", fmt.Sprintf("%s works again since %s UTC: a retry can succeed.", cmp.Or(ended.Host, "The provider"), ended.Until.UTC().Format("15:04"))
 		}
 	}
+	for _, s := range overview.ProviderSteps {
+		if !undoing && s.FailedAt.IsZero() && s.WorkedAt.After(last.StartedAt) && needing(retry, of, string(s.Step), s.Route) != nil {
+			return "", fmt.Sprintf("Another order succeeded at %s at %s UTC, after the last failure here: a retry can succeed.", s.Step, s.WorkedAt.UTC().Format("15:04"))
+		}
+	}
 	if len(orders) > 1 && !last.StartedAt.IsZero() {
 		undo := map[bool]string{true: "the undo of "}[last.Operation == client.CallOperationUndo]
 		return capital(fmt.Sprintf("%s%s last failed at %s UTC (%s).", undo, theStep[client.Status(fsm.DoneIn(fsm.Step(last.Step)))],

@@ -24,6 +24,7 @@ type errorGroup struct {
 	Title   string
 	Code    string    // what a provider answers
 	Failing time.Time // since when the provider has failed; zero: it does not
+	Failed  time.Time // when the last call to it did
 	Section string    // of the runbook; may be empty
 	Rows    []errorRow
 	Actions []errorAction
@@ -152,7 +153,7 @@ func providerOf(found *client.Overview, g *client.ErrorGroup) errorGroup {
 	of := errorGroup{Title: strings.Join(hosts, ", "), Section: "a-provider-is-away", Waits: true}
 	for _, i := range found.Incidents {
 		if i.Kind == client.IncidentKindProviderFailing && string(i.Step) == string(g.Step) && i.Route == g.Route {
-			of.Title, of.Code, of.Failing, of.NeedsPersonAt = cmp.Or(i.Host, of.Title), i.Detail, i.Since, i.NeedsPersonAt
+			of.Title, of.Code, of.Failing, of.Failed, of.NeedsPersonAt = cmp.Or(i.Host, of.Title), i.Detail, i.Since, i.FailedAt, i.NeedsPersonAt
 		}
 	}
 	of.Title = cmp.Or(of.Title, "The provider of "+string(g.Step))

@@ -199,7 +199,7 @@ func TestWaits(t *testing.T) {
 	t.Parallel()
 	tags := regexp.MustCompile(`<[^>]*>`)
 	now := time.Now()
-	past, soon, far := now.Add(-7*time.Minute-time.Second), now.Add(90*time.Second), now.Add(25*time.Hour+time.Minute)
+	past, soon, far := now.Add(-7*time.Minute-time.Second), now.Add(5*time.Minute), now.Add(25*time.Hour+time.Minute)
 	minute := func(at time.Time) string { return at.UTC().Format("15:04 UTC") }
 	for _, c := range []struct {
 		o    client.Order
@@ -209,31 +209,31 @@ func TestWaits(t *testing.T) {
 	}{
 		{client.Order{Status: "charging", Hold: "retry", HoldReason: "breaker_open", ResumesAt: soon, InDoubt: true, Retry: client.Retries{Failed: 2, Left: 7, Until: soon.Add(1)}}, client.Transition{From: "pending"},
 			client.Call{Outcome: "unknown", Code: "error", Detail: "HTTP 503: down"},
-			"Waits to try the charge again|One try has failed, 7 min ago: HTTP 503: down. The provider keeps failing.|The next try is in 1 min (" + soon.UTC().Format("15:04:05 UTC") +
-				"), by itself. Pawl tries at least 7 more times and until " + soon.UTC().Format("15:04:05 UTC") + " (in 1 min); then the order needs a person. Tries that can’t reach the provider do not count.|Nobody needs to do anything.|The customer may have been charged 8 USD, but not twice: all tries have the same key."},
+			"Waits to try the charge again|One try has failed, 7 min ago: HTTP 503: down. The provider keeps failing.|The next try is in 5 min (" + soon.UTC().Format("15:04:05 UTC") +
+				"), by itself. Pawl tries at least 7 more times and until " + soon.UTC().Format("15:04:05 UTC") + " (in 5 min); then the order needs a person. Tries that can’t reach the provider do not count.|Nobody needs to do anything.|The customer may have been charged 8 USD, but not twice: all tries have the same key."},
 		{client.Order{Status: "charging", Hold: "retry", HoldReason: "breaker_open", ResumesAt: far, CompleteBy: soon}, client.Transition{Verb: "retry"}, client.Call{},
 			"Waits for the provider of the charge|Put off once, without a call. The provider keeps failing.|The next try is in 25 h (" + far.UTC().Format("Mon 2 Jan 15:04 UTC") +
-				"), by itself. Tries that can’t reach the provider do not count. At its deadline, in 1 min (" + soon.UTC().Format("15:04:05 UTC") +
+				"), by itself. Tries that can’t reach the provider do not count. At its deadline, in 5 min (" + soon.UTC().Format("15:04:05 UTC") +
 				"), what was done is undone.|Nobody needs to do anything.|The customer was not charged."},
 		{client.Order{Status: "confirming", Hold: "callback", ResumesAt: far}, client.Transition{Verb: "callback"}, client.Call{},
 			"Waits for the provider’s answer to the confirmation|The provider has accepted the request, and will report the result. It has waited since " + minute(past) + " (7 min ago).|" +
 				"The order goes on with the provider’s report. Without one, Pawl asks the provider in 25 h (" + far.UTC().Format("Mon 2 Jan 15:04 UTC") + ").|Nobody needs to do anything.|The customer was charged 8 USD."},
 		{client.Order{Status: "charging", Hold: "callback", ResumesAt: soon, Action: map[string]any{"type": "use_stripe_sdk"}}, client.Transition{Verb: "callback"}, client.Call{},
-			"Waits for the customer, who must confirm the payment|As a rule, they do that with their bank (3-D Secure). It has waited since " + minute(past) + " (7 min ago).|The order goes on by itself once they have. If not, Pawl asks the provider in 1 min (" +
+			"Waits for the customer, who must confirm the payment|As a rule, they do that with their bank (3-D Secure). It has waited since " + minute(past) + " (7 min ago).|The order goes on by itself once they have. If not, Pawl asks the provider in 5 min (" +
 				soon.UTC().Format("15:04:05 UTC") + ").|Only the customer can do something: confirm the payment.|Until then nothing is charged."},
 		{client.Order{Status: "pending", Hold: "scheduled", ResumesAt: soon, CreatedAt: past}, client.Transition{}, client.Call{},
-			"Waits for the time it was ordered for|It was placed 7 min ago.|It starts by itself in 1 min (" + soon.UTC().Format("15:04:05 UTC") + ").|Nobody needs to do anything.|The customer was not charged."},
+			"Waits for the time it was ordered for|It was placed 7 min ago.|It starts by itself in 5 min (" + soon.UTC().Format("15:04:05 UTC") + ").|Nobody needs to do anything.|The customer was not charged."},
 		{client.Order{Status: "pending", Hold: "queued"}, client.Transition{Verb: "queued"}, client.Call{},
 			"Waits for its turn|Other orders of its kind, such as of the same customer, are under way, and only so many may be. It has waited since " + minute(past) +
 				" (7 min ago).|It starts by itself when one of them has ended.|Nobody needs to do anything.|The customer was not charged."},
 		{client.Order{Status: "reserving", Hold: "paused", CompleteBy: soon}, client.Transition{Verb: "pause", Actor: "token:eve", Reason: "no address <b>"}, client.Call{},
-			"Paused|token:eve paused it 7 min ago: no address &lt;b&gt;.| At its deadline, in 1 min (" + soon.UTC().Format("15:04:05 UTC") + "), what was done is undone.|It stays so until somebody resumes it.|The customer was charged 8 USD."},
+			"Paused|token:eve paused it 7 min ago: no address &lt;b&gt;.| At its deadline, in 5 min (" + soon.UTC().Format("15:04:05 UTC") + "), what was done is undone.|It stays so until somebody resumes it.|The customer was charged 8 USD."},
 		{client.Order{Status: "pending", Hold: "approval", ApprovalUntil: soon, ApprovalOnTimeout: "cancel", CompleteBy: far}, client.Transition{Verb: "approval"}, client.Call{},
-			"Waits for a person to approve it|A rule of the policy asks for that before anything is charged. It has waited since " + minute(past) + " (7 min ago).|If nobody decides, it is canceled in 1 min (" +
+			"Waits for a person to approve it|A rule of the policy asks for that before anything is charged. It has waited since " + minute(past) + " (7 min ago).|If nobody decides, it is canceled in 5 min (" +
 				soon.UTC().Format("15:04:05 UTC") + ").|Somebody with the role approve must approve or reject it.|The customer was not charged."},
 		{client.Order{Status: "reserving", Hold: "attention", HoldReason: "retry_after: later"}, client.Transition{Verb: "retry", Actor: "token:eve"}, client.Call{Step: "reserve", Operation: "do", Outcome: "retry", Detail: "HTTP 503"},
 			"Needs a person: The provider asks to wait|It asks for a longer pause than the policy allows. The last answer of the provider, 7 min ago: HTTP 503.||The retry failed at " +
-				past.UTC().Format("15:04 UTC") + " (HTTP 503): repair the provider first. Somebody must decide.|The customer was charged 8 USD."},
+				past.UTC().Format("15:04 UTC") + " (HTTP 503): the provider has to work first. Somebody must decide.|The customer was charged 8 USD."},
 		{client.Order{Status: "confirming", Hold: "attention", HoldReason: "retries_exhausted: 9 calls", InDoubt: true, CompleteBy: past, AllowedActions: []string{"retry"}}, client.Transition{Verb: "attention"}, client.Call{Step: "confirm", Operation: "lookup", Outcome: "retry", Detail: "back on Monday"},
 			"Needs a person: Retries are used up|No try of the confirmation has succeeded (0 tries, 1 look-up), but one without a clear answer may have been done. It has waited since " + minute(past) +
 				" (7 min ago). The last answer of the provider, 7 min ago: back on Monday.| Its deadline, " + past.UTC().Format("2 Jan 15:04 UTC") + ", does not undo it: it may be confirmed already.|Somebody must decide: Retry tries the confirmation again.|The customer was charged 8 USD."},
@@ -333,7 +333,7 @@ func TestOverviewOfALot(t *testing.T) {
 		"<strong><bdi>pay.example</bdi></strong>\n<span>has failed at charge, reserve <time", ">for 1 h</time>: <bdi>connection refused</bdi>", "policy 4", "<strong>420</strong> orders (98,400.00 USD) wait, and go on by themselves if it works again by <time",
 		`href="/console/orders?q=status%3Acharging%2Crefunding%2Creserving%2Creleasing&#43;hold%3Aretry"`, `href="/console/runbook#a-provider-is-away"`, "an order has been due",
 		"<strong><bdi>confirm</bdi> works again</strong> <span>since 03:09 UTC; <bdi>pay.example</bdi> failed for 5 min: <bdi>the provider did not answer in time</bdi></span>",
-		`<strong><bdi>charge</bdi> works again</strong> <span>since 03:09 UTC; <bdi>stock.example</bdi> failed for 7 min`, `class="past"><div><strong><bdi>reserve</bdi> failed before</strong> <span>for 8 min until 03:09 UTC`, "<strong>Replica <bdi>b:8</bdi></strong>\n<span>was lost at 03:09 UTC; another one has started in its place</span>\n<span><strong>2</strong> of its orders were taken over: 2 completed</span>", "is counted in each.", "no order waits for it; the last call failed <time", `href="/console/attention">Orders to retry<`, "failing</span>\n<time", "; 378 of them are being tried now",
+		`<strong><bdi>charge</bdi> works again</strong> <span>since 03:09 UTC; <bdi>stock.example</bdi> failed for 7 min`, `class="past"><div><strong><bdi>reserve</bdi> failed before</strong> <span>for 8 min until 03:09 UTC`, "<strong>Replica <bdi>b:8</bdi></strong>\n<span>was lost at 03:09 UTC; another one has started in its place</span>\n<span><strong>2</strong> of its orders were taken over: 2 completed</span>", "no order waits for it; the last call failed <time", `href="/console/attention">Orders to retry<`, "failing</span>\n<time", "; 378 of them are being tried now",
 		"<strong>416</strong> orders waited: 400 completed, 14 need a person, 2 still on the way",
 		"<strong>Needs you</strong>\n<span>Retries are used up</span> <span><strong>1</strong> order (98,400.00 USD)</span>", `href="/console/attention?hold=attention&amp;reason=retries_exhausted"`,
 		"<strong>10,000&#43;</strong> orders", "<strong>To approve</strong>", "<strong>Endpoint whe_2</strong>", "the next try is", `href="/console/webhook?id=whe_2"`,

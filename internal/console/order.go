@@ -194,7 +194,7 @@ func (p *orderPage) Balance() *balance {
 	case !beingUndone(p.Order) || !b.Kept.IsPos():
 		b.Result = "kept " + kept + map[bool]string{true: ", once all has gone back"}[goingBack(p.Order).IsPos()]
 	case p.Hold == client.OrderHoldAttention:
-		b.Result = kept + " still to go back" + map[bool]string{true: ", as far as is known"}[p.InDoubt && !strings.HasPrefix(p.HoldReason, "undo_refused")]
+		b.Result = kept + map[bool]string{true: ", of which is not known yet whether it has gone back", false: " still to go back"}[p.InDoubt && !strings.HasPrefix(p.HoldReason, "undo_refused")]
 	default:
 		b.Result = kept + " goes back"
 	}

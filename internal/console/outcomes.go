@@ -149,6 +149,15 @@ func needing(verb *verb, orders []client.Order, step, route string) (ids []strin
 	return ids
 }
 
+func inStatus(orders []client.Order, status client.Status) (ids []string) {
+	for _, o := range orders {
+		if o.Status == status {
+			ids = append(ids, visible(o.OrderID))
+		}
+	}
+	return ids
+}
+
 // ofThem names the orders that a sentence is about, unless it is about all.
 func ofThem(ids []string, all int) string {
 	const named = 3
@@ -189,10 +198,14 @@ func failingAt(found *client.Overview, verb *verb, orders []client.Order) (all [
 			fmt.Sprintf("%s has failed at %s since %s UTC", cmp.Or(s.Host, "The provider"), s.Step, s.FailingSince.UTC().Format("15:04"))+then)
 	}
 	for _, i := range found.Incidents {
-		ids := needing(verb, orders, string(i.Step), "")
-		if verb.Name == "cancel" && ids != nil && fsm.State(i.Status).Undoing() && i.Reason == "retries_exhausted" {
-			all = append(all, capital(ofThem(ids, len(orders))+fmt.Sprintf("%s has failed, so %s %s a person: a canceled order may need one, too.",
-				theStep[i.Status], times(int(i.Orders), "1 order", "orders"), plural(i.Orders, "needs", "need"))))
+		if !fsm.State(i.Status).Undoing() || i.Reason != "retries_exhausted" {
+			continue
+		}
+		failed := fmt.Sprintf("%s has failed, so %s %s a person", theStep[i.Status], times(int(i.Orders), "1 order", "orders"), plural(i.Orders, "needs", "need"))
+		if ids := needing(verb, orders, string(i.Step), ""); verb.Name == "cancel" && ids != nil {
+			all = append(all, capital(ofThem(ids, len(orders))+failed+": a canceled order may need one, too."))
+		} else if ids = inStatus(orders, i.Status); verb.Name == "retry" && len(ids) > 1 {
+			all = append(all, capital(ofThem(ids, len(orders))+failed+"."+oneFirst))
 		}
 	}
 	slices.Sort(all)

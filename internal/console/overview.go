@@ -69,7 +69,10 @@ func (p *overviewPage) judge(may func(string) bool) {
 		case client.IncidentKindOverdue, client.IncidentKindOperationsWaiting: // nothing more to say
 		case client.IncidentKindProviderFailing:
 			v.Fails = append(v.Fails, w.Title+" at "+w.Steps())
-		case client.IncidentKindReplicaLost, client.IncidentKindWebhookFailing, client.IncidentKindWebhookDisabled:
+		case client.IncidentKindReplicaLost:
+			v.Alone, v.More = v.Alone+w.Orders, v.More || w.More
+			v.Fails = append(v.Fails, strings.ToLower(w.Title[:1])+w.Title[1:])
+		case client.IncidentKindWebhookFailing, client.IncidentKindWebhookDisabled:
 			v.Fails = append(v.Fails, strings.ToLower(w.Title[:1])+w.Title[1:])
 		}
 	}
@@ -89,11 +92,13 @@ func decides(kind client.IncidentKind, may func(string) bool) bool {
 	return may("retryOrder") || may("cancelOrder") || may("settleStepOfOrder")
 }
 
-// Works are the steps of an outage that ended and that do not fail now. Without any, it is only history.
+// Works are the steps of an outage that ended and that have not failed since. Without any, it is only history.
 func (p overviewPage) Works(o client.EndedOutage) []string {
 	return slices.DeleteFunc(slices.Clone(o.Steps), func(step string) bool {
 		return slices.ContainsFunc(p.ProviderSteps, func(s client.ProviderStep) bool {
 			return !s.FailedAt.IsZero() && step == strings.TrimSpace(string(s.Step)+" "+s.Route)
+		}) || slices.ContainsFunc(p.Outages, func(later client.EndedOutage) bool {
+			return later.Until.After(o.Until) && slices.Contains(later.Steps, step)
 		})
 	})
 }

@@ -207,7 +207,7 @@ func length(d time.Duration) string {
 	for _, unit := range []struct {
 		name     string
 		most, is time.Duration
-	}{{"s", time.Minute, time.Second}, {"min", time.Hour, time.Minute}, {"h", 48 * time.Hour, time.Hour}} {
+	}{{"s", 100 * time.Second, time.Second}, {"min", time.Hour, time.Minute}, {"h", 48 * time.Hour, time.Hour}} {
 		if near := d.Round(unit.is); near < unit.most {
 			return fmt.Sprint(int(near/unit.is), " ", unit.name)
 		}

@@ -77,7 +77,7 @@ func waitsFor(o *client.Order, moves []client.Transition, calls []client.Call) *
 		w.Act = strings.TrimSuffix("Somebody must decide: "+strings.Join(acts, "; "), ": ") + "."
 		start, _ := triesSince(moves)
 		if i := slices.IndexFunc(calls, func(c client.Call) bool { return inVain(&c) }); i >= 0 && start.Verb == "retry" && start.From == start.To && !calls[i].StartedAt.Before(start.At) {
-			w.Act = fmt.Sprintf("The retry failed at %s UTC (%s): repair the provider first. ", calls[i].StartedAt.UTC().Format("15:04"), answerTo(&calls[i])) + w.Act
+			w.Act = fmt.Sprintf("The retry failed at %s UTC (%s): the provider has to work first. ", calls[i].StartedAt.UTC().Format("15:04"), answerTo(&calls[i])) + w.Act
 		}
 		w.Why = markup(meaningOf(o, why, calls)+"%s", waited(held.At))
 		code, refused := strings.CutPrefix(o.HoldReason, "undo_refused: ")
@@ -251,7 +251,7 @@ func moneyOf(o *client.Order, moves []client.Transition) (text string) {
 	case o.InDoubt && o.Status == client.StatusCharging:
 		text = "The customer may have been charged " + money + ", but not twice: all tries have the same key."
 	case undoing:
-		text = "If the customer was charged " + money + ", it has not gone back yet, as far as is known."
+		text = "If the customer was charged " + money + ", whether it has gone back is not known yet."
 	case fsm.State(o.Status).Final():
 		text = "The customer pays nothing: nothing was charged" + map[bool]string{true: " this time"}[o.Generation > 0] + "."
 	default:

@@ -205,9 +205,6 @@ type LostReplica struct {
 // seconds. Behind a pooler, it is three times as long.
 const lateAfter = 2500 * time.Millisecond
 
-// OutageAfter is how long calls of a replica fail in a row until that is an outage, unless the breaker opens before.
-const OutageAfter = 10 * time.Second
-
 // OutagesFor is how long an outage that is over is shown.
 const OutagesFor = time.Hour
 
@@ -291,11 +288,11 @@ func (v *Overview) addReports(rows []db.ReplicaReportsRow) error {
 			}
 		}
 	}
-	v.Ended = joined(slices.DeleteFunc(v.Ended, func(o Outage) bool { return v.At.Sub(o.Until) >= OutagesFor || v.goesOn(&o) }))
 	replace(v.Lost, rows)
 	for i := range v.Steps {
 		v.Steps[i].forget()
 	}
+	v.Ended = joined(slices.DeleteFunc(v.Ended, func(o Outage) bool { return v.At.Sub(o.Until) >= OutagesFor || v.goesOn(&o) }))
 	slices.SortFunc(v.Steps, func(a, b ProviderStep) int {
 		return cmp.Or(cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Step, b.Step), cmp.Compare(a.Route, b.Route))
 	})
@@ -345,12 +342,9 @@ func addStep(sum []ProviderStep, step ProviderStep) []ProviderStep {
 	return sum
 }
 
-// forget drops failures that are no outage and after which a call worked at another replica.
+// forget drops failures after which a call worked at another replica, unless the circuit breaker is open.
 func (s *ProviderStep) forget() {
-	if s.FailedAt == nil || s.WorkedAt == nil || s.WorkedAt.Before(*s.FailedAt) {
-		return
-	}
-	if s.FailingSince == nil || s.Breaker == BreakerStates[0] && s.FailedAt.Sub(*s.FailingSince) < OutageAfter {
+	if s.FailedAt != nil && s.WorkedAt != nil && s.WorkedAt.After(*s.FailedAt) && s.Breaker != "open" {
 		s.FailingSince, s.FailedAt, s.Failure = nil, nil, ""
 	}
 }

@@ -595,7 +595,7 @@ export interface paths {
         };
         /**
          * Get an overview of the service
-         * @description What is wrong or needs a person, the outages that ended in the last hour, orders by status and by what they wait for, the oldest unfinished order, the replicas, and the provider steps that they have called in the last minute. Replicas report every two seconds. Counts stop at 10000, or where more says so. They are usually at most a second old; if they take long, at is up to five seconds ago, and those of orders that had not been counted for long stop at 1000 of each hold, until all are counted. Needs the role read.
+         * @description What is wrong or needs a person, the outages that ended in the last hour, orders by status and by what they wait for, the oldest unfinished order, the replicas, and the provider steps that they have called in the last ten minutes. Replicas report every two seconds. Counts stop at 10000, or where more says so. They are usually at most a second old; if they take long, at is up to five seconds ago, and those of orders that had not been counted for long stop at 1000 of each hold, until all are counted. Needs the role read.
          */
         get: operations["getOverview"];
         put?: never;
@@ -2384,7 +2384,7 @@ export interface components {
              * @description How long the most overdue order had not been picked up when this replica last looked; 0 if none.
              */
             overdueSeconds: number;
-            /** @description Steps for which replicas have called providers in the last minute, added up. */
+            /** @description Steps for which replicas have called providers in the last ten minutes, added up. */
             providerSteps: components["schemas"]["ProviderStep"][];
             /** @description Name of the replica that answers. */
             replica: string;
@@ -2583,6 +2583,11 @@ export interface components {
             route?: string;
             /** @enum {string} */
             step: "charge" | "reserve" | "confirm";
+            /**
+             * Format: date-time
+             * @description When the last call worked. Absent if none has since failedAt, or in the last ten minutes.
+             */
+            workedAt?: string;
         };
         Receipt: {
             /** @description Whether this is the result of the step. */
@@ -3853,7 +3858,7 @@ export interface operations {
                      *           "status": "pending",
                      *           "amount": "700.00",
                      *           "currency": "USD",
-                     *           "createdAt": "2026-11-28T10:31:04.71438Z",
+                     *           "createdAt": "2026-11-28T10:55:13.399055Z",
                      *           "item": "widget",
                      *           "quantity": 1,
                      *           "charge": {
@@ -3868,7 +3873,7 @@ export interface operations {
                      *           "detail": "the order is completed. Only an order that goes on by itself can be paused.",
                      *           "amount": "99.99",
                      *           "currency": "USD",
-                     *           "createdAt": "2026-11-28T10:31:04.628243Z",
+                     *           "createdAt": "2026-11-28T10:55:13.290214Z",
                      *           "customerId": "customer-9",
                      *           "item": "widget",
                      *           "quantity": 1,
@@ -3978,10 +3983,10 @@ export interface operations {
                      *       "erasures": [
                      *         {
                      *           "number": 1,
-                     *           "pseudonym": "erased_4694e003129e4376848c3a68590518be",
+                     *           "pseudonym": "erased_89e58e5c443d4836a96b90cab63603a1",
                      *           "orders": 1,
-                     *           "requestedAt": "2026-11-28T10:31:06.97706Z",
-                     *           "finishedAt": "2026-11-28T10:31:06.97706Z",
+                     *           "requestedAt": "2026-11-28T10:55:14.606896Z",
+                     *           "finishedAt": "2026-11-28T10:55:14.606896Z",
                      *           "actor": "local",
                      *           "reason": "request 4711 of 2026-11-26",
                      *           "requestId": "erasure-4711",
@@ -4046,10 +4051,10 @@ export interface operations {
                     /**
                      * @example {
                      *       "number": 1,
-                     *       "pseudonym": "erased_4694e003129e4376848c3a68590518be",
+                     *       "pseudonym": "erased_89e58e5c443d4836a96b90cab63603a1",
                      *       "orders": 1,
-                     *       "requestedAt": "2026-11-28T10:31:06.97706Z",
-                     *       "finishedAt": "2026-11-28T10:31:06.97706Z",
+                     *       "requestedAt": "2026-11-28T10:55:14.606896Z",
+                     *       "finishedAt": "2026-11-28T10:55:14.606896Z",
                      *       "actor": "local",
                      *       "reason": "request 4711 of 2026-11-26",
                      *       "requestId": "erasure-4711",
@@ -4108,8 +4113,8 @@ export interface operations {
                      *           "code": "out_of_stock",
                      *           "orders": 1,
                      *           "more": false,
-                     *           "firstAt": "2026-11-28T10:31:04.67804Z",
-                     *           "lastAt": "2026-11-28T10:31:04.67804Z",
+                     *           "firstAt": "2026-11-28T10:55:13.342885Z",
+                     *           "lastAt": "2026-11-28T10:55:13.342885Z",
                      *           "example": {
                      *             "orderId": "order-124"
                      *           },
@@ -4173,10 +4178,10 @@ export interface operations {
                      * @example {
                      *       "events": [
                      *         {
-                     *           "id": "stk_8ac140ceb6ca8d6e_1_66153ac81b5d6",
-                     *           "cursor": "29931031.1",
+                     *           "id": "stk_8ac140ceb6ca8d6e_1_6615402da8a2c",
+                     *           "cursor": "29931055.1",
                      *           "type": "stock.set",
-                     *           "timestamp": "2026-11-28T10:31:04.625622Z",
+                     *           "timestamp": "2026-11-28T10:55:13.287724Z",
                      *           "data": {
                      *             "item": "widget",
                      *             "version": 1,
@@ -4186,7 +4191,7 @@ export interface operations {
                      *           }
                      *         }
                      *       ],
-                     *       "nextCursor": "29931031.1",
+                     *       "nextCursor": "29931055.1",
                      *       "more": true
                      *     }
                      */
@@ -4457,7 +4462,7 @@ export interface operations {
                      *           "kind": "adjustment",
                      *           "change": 1,
                      *           "onHand": 1,
-                     *           "at": "2026-11-28T10:31:04.670654Z",
+                     *           "at": "2026-11-28T10:55:13.334207Z",
                      *           "actor": "local",
                      *           "reason": "delivery",
                      *           "requestId": "delivery-1"
@@ -4611,14 +4616,14 @@ export interface operations {
                      * @example {
                      *       "movements": [
                      *         {
-                     *           "at": "2026-11-28T10:31:04.655745Z",
+                     *           "at": "2026-11-28T10:55:13.315353Z",
                      *           "orderId": "order-123",
                      *           "kind": "refund",
                      *           "amount": "-9.99",
                      *           "currency": "USD"
                      *         },
                      *         {
-                     *           "at": "2026-11-28T10:31:04.632576Z",
+                     *           "at": "2026-11-28T10:55:13.294845Z",
                      *           "orderId": "order-123",
                      *           "kind": "charge",
                      *           "amount": "99.99",
@@ -4731,7 +4736,7 @@ export interface operations {
                      *           "quantity": 1,
                      *           "generation": 0,
                      *           "seq": 5,
-                     *           "createdAt": "2026-11-28T10:31:04.768938Z",
+                     *           "createdAt": "2026-11-28T10:55:13.4685Z",
                      *           "policy": 2,
                      *           "route": "cards",
                      *           "calls": 2,
@@ -4817,8 +4822,8 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 4,
-                     *       "createdAt": "2026-11-28T10:31:04.628243Z",
-                     *       "finishedAt": "2026-11-28T10:31:04.634378Z",
+                     *       "createdAt": "2026-11-28T10:55:13.290214Z",
+                     *       "finishedAt": "2026-11-28T10:55:13.296873Z",
                      *       "customerId": "customer-9",
                      *       "allowedActions": [
                      *         "refund"
@@ -4904,8 +4909,8 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 4,
-                     *       "createdAt": "2026-11-28T10:31:04.628243Z",
-                     *       "finishedAt": "2026-11-28T10:31:04.634378Z",
+                     *       "createdAt": "2026-11-28T10:55:13.290214Z",
+                     *       "finishedAt": "2026-11-28T10:55:13.296873Z",
                      *       "customerId": "customer-9",
                      *       "allowedActions": [
                      *         "refund"
@@ -4993,10 +4998,10 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 6,
-                     *       "createdAt": "2026-11-28T10:31:04.711436Z",
-                     *       "finishedAt": "2026-11-28T10:31:04.720094Z",
+                     *       "createdAt": "2026-11-28T10:55:13.389784Z",
+                     *       "finishedAt": "2026-11-28T10:55:13.407435Z",
                      *       "policy": 1,
-                     *       "approvalUntil": "2026-11-29T10:31:04.711436Z",
+                     *       "approvalUntil": "2026-11-29T10:55:13.389784Z",
                      *       "allowedActions": [
                      *         "refund"
                      *       ]
@@ -5073,8 +5078,8 @@ export interface operations {
                      *           "route": "later",
                      *           "policy": 2,
                      *           "fence": 1,
-                     *           "startedAt": "2026-11-28T10:31:06.91041Z",
-                     *           "finishedAt": "2026-11-28T10:31:06.920224Z",
+                     *           "startedAt": "2026-11-28T10:55:14.552469Z",
+                     *           "finishedAt": "2026-11-28T10:55:14.553741Z",
                      *           "outcome": "done",
                      *           "reference": "ch_order-602"
                      *         }
@@ -5155,10 +5160,10 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 6,
-                     *       "createdAt": "2026-11-28T10:31:04.713697Z",
-                     *       "finishedAt": "2026-11-28T10:31:04.732326Z",
+                     *       "createdAt": "2026-11-28T10:55:13.398127Z",
+                     *       "finishedAt": "2026-11-28T10:55:13.420818Z",
                      *       "policy": 1,
-                     *       "approvalUntil": "2026-11-29T10:31:04.713697Z",
+                     *       "approvalUntil": "2026-11-29T10:55:13.398127Z",
                      *       "stopRequested": "cancel",
                      *       "allowedActions": []
                      *     }
@@ -5259,15 +5264,15 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 7,
-                     *       "createdAt": "2026-11-28T10:31:06.91041Z",
-                     *       "finishedAt": "2026-11-28T10:31:06.921787Z",
+                     *       "createdAt": "2026-11-28T10:55:14.552469Z",
+                     *       "finishedAt": "2026-11-28T10:55:14.554518Z",
                      *       "policy": 2,
                      *       "route": "later",
                      *       "calls": 1,
                      *       "authorized": "99.99",
                      *       "captured": "40.00",
                      *       "voided": "0.00",
-                     *       "captureBy": "2026-12-05T10:31:06.920224Z",
+                     *       "captureBy": "2026-12-05T10:55:14.553741Z",
                      *       "captures": [
                      *         {
                      *           "number": 1,
@@ -5275,8 +5280,8 @@ export interface operations {
                      *           "amount": "40.00",
                      *           "reason": "parcel 1 of 2",
                      *           "requestId": "parcel-1",
-                     *           "createdAt": "2026-11-28T10:31:06.927802Z",
-                     *           "finishedAt": "2026-11-28T10:31:06.935851Z",
+                     *           "createdAt": "2026-11-28T10:55:14.565882Z",
+                     *           "finishedAt": "2026-11-28T10:55:14.573031Z",
                      *           "reference": "ch_order-602"
                      *         }
                      *       ],
@@ -5347,14 +5352,14 @@ export interface operations {
                      *         {
                      *           "endpointId": "whe_1",
                      *           "delivery": 55,
-                     *           "eventId": "evt_11_10_66153aca5124a",
+                     *           "eventId": "evt_11_10_6615402ee5cbc",
                      *           "type": "order.void_done",
                      *           "orderId": "order-602",
                      *           "state": "delivered",
-                     *           "eventAt": "2026-11-28T10:31:06.94305Z",
-                     *           "createdAt": "2026-11-28T10:31:07.045615Z",
-                     *           "attemptedAt": "2026-11-28T10:31:07.060042Z",
-                     *           "finishedAt": "2026-11-28T10:31:07.060042Z",
+                     *           "eventAt": "2026-11-28T10:55:14.586812Z",
+                     *           "createdAt": "2026-11-28T10:55:14.672548Z",
+                     *           "attemptedAt": "2026-11-28T10:55:14.677981Z",
+                     *           "finishedAt": "2026-11-28T10:55:14.677981Z",
                      *           "attempts": 1,
                      *           "status": 200
                      *         }
@@ -5441,8 +5446,8 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 7,
-                     *       "createdAt": "2026-11-28T10:31:04.751858Z",
-                     *       "finishedAt": "2026-11-28T10:31:04.7628Z",
+                     *       "createdAt": "2026-11-28T10:55:13.436509Z",
+                     *       "finishedAt": "2026-11-28T10:55:13.455293Z",
                      *       "policy": 2,
                      *       "route": "cards",
                      *       "calls": 1,
@@ -5452,7 +5457,7 @@ export interface operations {
                      *           "state": "opened",
                      *           "amount": "99.99",
                      *           "reason": "fraudulent",
-                     *           "at": "2026-11-28T10:31:04.766125Z"
+                     *           "at": "2026-11-28T10:55:13.464078Z"
                      *         }
                      *       ],
                      *       "allowedActions": [
@@ -5553,9 +5558,9 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 2,
-                     *       "createdAt": "2026-11-28T10:31:04.713697Z",
+                     *       "createdAt": "2026-11-28T10:55:13.398127Z",
                      *       "policy": 1,
-                     *       "approvalUntil": "2026-11-29T10:31:04.713697Z",
+                     *       "approvalUntil": "2026-11-29T10:55:13.398127Z",
                      *       "hold": "paused",
                      *       "allowedActions": [
                      *         "cancel",
@@ -5645,8 +5650,8 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 5,
-                     *       "createdAt": "2026-11-28T10:31:04.628243Z",
-                     *       "finishedAt": "2026-11-28T10:31:04.634378Z",
+                     *       "createdAt": "2026-11-28T10:55:13.290214Z",
+                     *       "finishedAt": "2026-11-28T10:55:13.296873Z",
                      *       "customerId": "customer-9",
                      *       "refunded": "9.99",
                      *       "refunds": [
@@ -5656,8 +5661,8 @@ export interface operations {
                      *           "amount": "9.99",
                      *           "reason": "a cup is broken",
                      *           "requestId": "ticket-4712",
-                     *           "createdAt": "2026-11-28T10:31:04.655745Z",
-                     *           "finishedAt": "2026-11-28T10:31:04.655745Z"
+                     *           "createdAt": "2026-11-28T10:55:13.315353Z",
+                     *           "finishedAt": "2026-11-28T10:55:13.315353Z"
                      *         }
                      *       ],
                      *       "allowedActions": [
@@ -5758,10 +5763,10 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 3,
-                     *       "createdAt": "2026-11-28T10:31:04.712853Z",
-                     *       "finishedAt": "2026-11-28T10:31:04.723498Z",
+                     *       "createdAt": "2026-11-28T10:55:13.396882Z",
+                     *       "finishedAt": "2026-11-28T10:55:13.411459Z",
                      *       "policy": 1,
-                     *       "approvalUntil": "2026-11-29T10:31:04.712853Z",
+                     *       "approvalUntil": "2026-11-29T10:55:13.396882Z",
                      *       "stopRequested": "cancel",
                      *       "failure": {
                      *         "code": "rejected"
@@ -5875,13 +5880,13 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 4,
-                     *       "createdAt": "2026-11-28T10:31:04.713697Z",
+                     *       "createdAt": "2026-11-28T10:55:13.398127Z",
                      *       "policy": 1,
-                     *       "approvalUntil": "2026-11-29T10:31:04.713697Z",
+                     *       "approvalUntil": "2026-11-29T10:55:13.398127Z",
                      *       "approvalOnTimeout": "cancel",
                      *       "approvalRule": "amount over 500 USD",
                      *       "hold": "approval",
-                     *       "resumesAt": "2026-11-29T10:31:04.713697Z",
+                     *       "resumesAt": "2026-11-29T10:55:13.398127Z",
                      *       "allowedActions": [
                      *         "cancel",
                      *         "pause",
@@ -5971,8 +5976,8 @@ export interface operations {
                      *       "quantity": 2,
                      *       "generation": 1,
                      *       "seq": 9,
-                     *       "createdAt": "2026-11-28T10:31:04.672955Z",
-                     *       "finishedAt": "2026-11-28T10:31:04.702433Z",
+                     *       "createdAt": "2026-11-28T10:55:13.336282Z",
+                     *       "finishedAt": "2026-11-28T10:55:13.370045Z",
                      *       "allowedActions": [
                      *         "refund"
                      *       ]
@@ -6075,8 +6080,8 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 9,
-                     *       "createdAt": "2026-11-28T10:31:04.768938Z",
-                     *       "finishedAt": "2026-11-28T10:31:06.899944Z",
+                     *       "createdAt": "2026-11-28T10:55:13.4685Z",
+                     *       "finishedAt": "2026-11-28T10:55:14.550875Z",
                      *       "policy": 2,
                      *       "route": "cards",
                      *       "calls": 2,
@@ -6152,7 +6157,7 @@ export interface operations {
                      *           "seq": 1,
                      *           "from": "pending",
                      *           "to": "charging",
-                     *           "at": "2026-11-28T10:31:04.628243Z",
+                     *           "at": "2026-11-28T10:55:13.290214Z",
                      *           "fence": 1,
                      *           "actor": "system"
                      *         },
@@ -6160,7 +6165,7 @@ export interface operations {
                      *           "seq": 2,
                      *           "from": "charging",
                      *           "to": "reserving",
-                     *           "at": "2026-11-28T10:31:04.632576Z",
+                     *           "at": "2026-11-28T10:55:13.294845Z",
                      *           "fence": 1,
                      *           "actor": "system"
                      *         },
@@ -6168,7 +6173,7 @@ export interface operations {
                      *           "seq": 3,
                      *           "from": "reserving",
                      *           "to": "confirming",
-                     *           "at": "2026-11-28T10:31:04.633403Z",
+                     *           "at": "2026-11-28T10:55:13.295817Z",
                      *           "fence": 1,
                      *           "actor": "system"
                      *         },
@@ -6176,7 +6181,7 @@ export interface operations {
                      *           "seq": 4,
                      *           "from": "confirming",
                      *           "to": "completed",
-                     *           "at": "2026-11-28T10:31:04.634378Z",
+                     *           "at": "2026-11-28T10:55:13.296873Z",
                      *           "fence": 1,
                      *           "actor": "system"
                      *         }
@@ -6259,8 +6264,8 @@ export interface operations {
                      *       "quantity": 1,
                      *       "generation": 0,
                      *       "seq": 10,
-                     *       "createdAt": "2026-11-28T10:31:06.91041Z",
-                     *       "finishedAt": "2026-11-28T10:31:06.921787Z",
+                     *       "createdAt": "2026-11-28T10:55:14.552469Z",
+                     *       "finishedAt": "2026-11-28T10:55:14.554518Z",
                      *       "policy": 2,
                      *       "route": "later",
                      *       "calls": 1,
@@ -6274,8 +6279,8 @@ export interface operations {
                      *           "amount": "40.00",
                      *           "reason": "parcel 1 of 2",
                      *           "requestId": "parcel-1",
-                     *           "createdAt": "2026-11-28T10:31:06.927802Z",
-                     *           "finishedAt": "2026-11-28T10:31:06.935851Z",
+                     *           "createdAt": "2026-11-28T10:55:14.565882Z",
+                     *           "finishedAt": "2026-11-28T10:55:14.573031Z",
                      *           "reference": "ch_order-602"
                      *         }
                      *       ],
@@ -6286,8 +6291,8 @@ export interface operations {
                      *           "amount": "59.99",
                      *           "reason": "the rest is sold out",
                      *           "requestId": "rest",
-                     *           "createdAt": "2026-11-28T10:31:06.939871Z",
-                     *           "finishedAt": "2026-11-28T10:31:06.94305Z",
+                     *           "createdAt": "2026-11-28T10:55:14.57987Z",
+                     *           "finishedAt": "2026-11-28T10:55:14.586812Z",
                      *           "reference": "ch_order-602"
                      *         }
                      *       ],
@@ -6346,7 +6351,7 @@ export interface operations {
                 content: {
                     /**
                      * @example {
-                     *       "at": "2026-11-28T10:31:06.876053131Z",
+                     *       "at": "2026-11-28T10:55:14.536095573Z",
                      *       "incidents": [
                      *         {
                      *           "kind": "provider_failing",
@@ -6355,10 +6360,10 @@ export interface operations {
                      *           "policy": 2,
                      *           "host": "shop.example",
                      *           "detail": "HTTP 503",
-                     *           "since": "2026-11-28T10:31:04.770459553Z",
+                     *           "since": "2026-11-28T10:55:13.469475032Z",
                      *           "orders": 0,
                      *           "more": false,
-                     *           "failedAt": "2026-11-28T10:31:04.781576475Z",
+                     *           "failedAt": "2026-11-28T10:55:13.480940262Z",
                      *           "totals": []
                      *         },
                      *         {
@@ -6366,7 +6371,7 @@ export interface operations {
                      *           "step": "charge",
                      *           "status": "charging",
                      *           "reason": "retries_exhausted",
-                     *           "since": "2026-11-28T10:31:04.768938Z",
+                     *           "since": "2026-11-28T10:55:13.4685Z",
                      *           "orders": 1,
                      *           "more": false,
                      *           "totals": [
@@ -6380,7 +6385,7 @@ export interface operations {
                      *         {
                      *           "kind": "approval",
                      *           "status": "pending",
-                     *           "since": "2026-11-28T10:31:04.714907Z",
+                     *           "since": "2026-11-28T10:55:13.399885Z",
                      *           "orders": 1,
                      *           "more": false,
                      *           "totals": [
@@ -6393,7 +6398,7 @@ export interface operations {
                      *         }
                      *       ],
                      *       "outages": [],
-                     *       "ordersPerSecond": 3.096166552285502,
+                     *       "ordersPerSecond": 0,
                      *       "statuses": [
                      *         {
                      *           "status": "pending",
@@ -6470,26 +6475,26 @@ export interface operations {
                      *           "hold": "approval",
                      *           "orders": 1,
                      *           "more": false,
-                     *           "longestSeconds": 2.161289
+                     *           "longestSeconds": 1.136426
                      *         },
                      *         {
                      *           "hold": "paused",
                      *           "orders": 1,
                      *           "more": false,
-                     *           "longestSeconds": 2.135342
+                     *           "longestSeconds": 1.111875
                      *         },
                      *         {
                      *           "hold": "attention",
                      *           "orders": 1,
                      *           "more": false,
-                     *           "longestSeconds": 2.094513
+                     *           "longestSeconds": 1.054812
                      *         }
                      *       ],
                      *       "oldest": {
                      *         "orderId": "order-503",
                      *         "status": "pending",
                      *         "hold": "paused",
-                     *         "createdAt": "2026-11-28T10:31:04.71438Z"
+                     *         "createdAt": "2026-11-28T10:55:13.399055Z"
                      *       },
                      *       "overdueSeconds": 0,
                      *       "lateUndos": 0,
@@ -6509,7 +6514,7 @@ export interface operations {
                      *         {
                      *           "name": "pawl-0:7",
                      *           "connections": 0,
-                     *           "since": "2026-11-28T10:31:04.485597Z"
+                     *           "since": "2026-11-28T10:55:13.112987Z"
                      *         }
                      *       ],
                      *       "providerSteps": [
@@ -6521,9 +6526,9 @@ export interface operations {
                      *           "inFlight": 0,
                      *           "queued": 0,
                      *           "retrying": 0,
-                     *           "failingSince": "2026-11-28T10:31:04.770459553Z",
+                     *           "failingSince": "2026-11-28T10:55:13.469475032Z",
                      *           "host": "shop.example",
-                     *           "failedAt": "2026-11-28T10:31:04.781576475Z",
+                     *           "failedAt": "2026-11-28T10:55:13.480940262Z",
                      *           "failure": "HTTP 503"
                      *         }
                      *       ]
@@ -6568,9 +6573,9 @@ export interface operations {
                      *         {
                      *           "version": 1,
                      *           "active": true,
-                     *           "createdAt": "2026-11-28T10:31:04.705793Z",
+                     *           "createdAt": "2026-11-28T10:55:13.377393Z",
                      *           "createdBy": "local",
-                     *           "activatedAt": "2026-11-28T10:31:04.708183Z",
+                     *           "activatedAt": "2026-11-28T10:55:13.381193Z",
                      *           "activatedBy": "local",
                      *           "reason": "agreed with finance",
                      *           "steps": {
@@ -6675,9 +6680,9 @@ export interface operations {
                      * @example {
                      *       "version": 1,
                      *       "active": true,
-                     *       "createdAt": "2026-11-28T10:31:04.705793Z",
+                     *       "createdAt": "2026-11-28T10:55:13.377393Z",
                      *       "createdBy": "local",
-                     *       "activatedAt": "2026-11-28T10:31:04.708183Z",
+                     *       "activatedAt": "2026-11-28T10:55:13.381193Z",
                      *       "activatedBy": "local",
                      *       "reason": "agreed with finance",
                      *       "steps": {
@@ -6741,9 +6746,9 @@ export interface operations {
                      * @example {
                      *       "version": 1,
                      *       "active": true,
-                     *       "createdAt": "2026-11-28T10:31:04.705793Z",
+                     *       "createdAt": "2026-11-28T10:55:13.377393Z",
                      *       "createdBy": "local",
-                     *       "activatedAt": "2026-11-28T10:31:04.708183Z",
+                     *       "activatedAt": "2026-11-28T10:55:13.381193Z",
                      *       "activatedBy": "local",
                      *       "reason": "agreed with finance",
                      *       "steps": {
@@ -6816,7 +6821,7 @@ export interface operations {
                      *           "amount": "9.99",
                      *           "currency": "USD",
                      *           "verb": "refund",
-                     *           "at": "2026-11-28T10:31:04.655745Z",
+                     *           "at": "2026-11-28T10:55:13.315353Z",
                      *           "actor": "local",
                      *           "reason": "a cup is broken"
                      *         }
@@ -6857,15 +6862,15 @@ export interface operations {
                     /**
                      * @example {
                      *       "state": "done",
-                     *       "startedAt": "2026-11-28T10:31:06.996692Z",
+                     *       "startedAt": "2026-11-28T10:55:14.627812Z",
                      *       "startedBy": "local",
                      *       "done": 13,
                      *       "total": 13,
                      *       "report": {
                      *         "number": 1,
-                     *         "finishedAt": "2026-11-28T10:31:07.193165Z",
+                     *         "finishedAt": "2026-11-28T10:55:14.817888Z",
                      *         "startedBy": "local",
-                     *         "seconds": 0.195283724,
+                     *         "seconds": 0.188797619,
                      *         "right": true,
                      *         "checks": [
                      *           {
@@ -7109,7 +7114,7 @@ export interface operations {
                     /**
                      * @example {
                      *       "state": "running",
-                     *       "startedAt": "2026-11-28T10:31:06.996692Z",
+                     *       "startedAt": "2026-11-28T10:55:14.627812Z",
                      *       "startedBy": "local",
                      *       "done": 0,
                      *       "total": 0
@@ -7153,9 +7158,9 @@ export interface operations {
                      *         {
                      *           "number": 1,
                      *           "state": "done",
-                     *           "startedAt": "2026-11-28T10:31:06.996692Z",
+                     *           "startedAt": "2026-11-28T10:55:14.627812Z",
                      *           "startedBy": "local",
-                     *           "finishedAt": "2026-11-28T10:31:07.193165Z",
+                     *           "finishedAt": "2026-11-28T10:55:14.817888Z",
                      *           "compared": false,
                      *           "others": 0,
                      *           "wrong": []
@@ -7201,9 +7206,9 @@ export interface operations {
                     /**
                      * @example {
                      *       "number": 1,
-                     *       "finishedAt": "2026-11-28T10:31:07.193165Z",
+                     *       "finishedAt": "2026-11-28T10:55:14.817888Z",
                      *       "startedBy": "local",
-                     *       "seconds": 0.195283724,
+                     *       "seconds": 0.188797619,
                      *       "right": true,
                      *       "checks": [
                      *         {
@@ -7456,7 +7461,7 @@ export interface operations {
                      *           "eventNo": 62,
                      *           "undelivered": 0,
                      *           "version": 1,
-                     *           "createdAt": "2026-11-28T10:31:04.623408Z",
+                     *           "createdAt": "2026-11-28T10:55:13.285001Z",
                      *           "createdBy": "local"
                      *         }
                      *       ]
@@ -7518,9 +7523,9 @@ export interface operations {
                      *       "failures": 0,
                      *       "eventNo": 0,
                      *       "version": 1,
-                     *       "createdAt": "2026-11-28T10:31:04.623408Z",
+                     *       "createdAt": "2026-11-28T10:55:13.285001Z",
                      *       "createdBy": "local",
-                     *       "secret": "whsec_QX1yd9PwbkATrPrUgX7RLUj7X4D9bxBNSijzAUvQ3ng="
+                     *       "secret": "whsec_HjUjOSAus4gE3mFCNB+tjCPjyjw6EGwdeAzM/Lw7lqU="
                      *     }
                      */
                     "application/json": components["schemas"]["WebhookEndpoint"];
@@ -7571,7 +7576,7 @@ export interface operations {
                      *       "eventNo": 62,
                      *       "undelivered": 0,
                      *       "version": 1,
-                     *       "createdAt": "2026-11-28T10:31:04.623408Z",
+                     *       "createdAt": "2026-11-28T10:55:13.285001Z",
                      *       "createdBy": "local"
                      *     }
                      */
@@ -7639,7 +7644,7 @@ export interface operations {
                      *       "failures": 0,
                      *       "eventNo": 62,
                      *       "version": 2,
-                     *       "createdAt": "2026-11-28T10:31:04.623408Z",
+                     *       "createdAt": "2026-11-28T10:55:13.285001Z",
                      *       "createdBy": "local"
                      *     }
                      */
@@ -7730,14 +7735,14 @@ export interface operations {
                      *         {
                      *           "endpointId": "whe_1",
                      *           "delivery": 55,
-                     *           "eventId": "evt_11_10_66153aca5124a",
+                     *           "eventId": "evt_11_10_6615402ee5cbc",
                      *           "type": "order.void_done",
                      *           "orderId": "order-602",
                      *           "state": "delivered",
-                     *           "eventAt": "2026-11-28T10:31:06.94305Z",
-                     *           "createdAt": "2026-11-28T10:31:07.045615Z",
-                     *           "attemptedAt": "2026-11-28T10:31:07.060042Z",
-                     *           "finishedAt": "2026-11-28T10:31:07.060042Z",
+                     *           "eventAt": "2026-11-28T10:55:14.586812Z",
+                     *           "createdAt": "2026-11-28T10:55:14.672548Z",
+                     *           "attemptedAt": "2026-11-28T10:55:14.677981Z",
+                     *           "finishedAt": "2026-11-28T10:55:14.677981Z",
                      *           "attempts": 1,
                      *           "status": 200
                      *         }
@@ -7782,19 +7787,19 @@ export interface operations {
                      * @example {
                      *       "endpointId": "whe_1",
                      *       "delivery": 55,
-                     *       "eventId": "evt_11_10_66153aca5124a",
+                     *       "eventId": "evt_11_10_6615402ee5cbc",
                      *       "type": "order.void_done",
                      *       "orderId": "order-602",
                      *       "state": "delivered",
-                     *       "eventAt": "2026-11-28T10:31:06.94305Z",
-                     *       "createdAt": "2026-11-28T10:31:07.045615Z",
-                     *       "attemptedAt": "2026-11-28T10:31:07.060042Z",
-                     *       "finishedAt": "2026-11-28T10:31:07.060042Z",
+                     *       "eventAt": "2026-11-28T10:55:14.586812Z",
+                     *       "createdAt": "2026-11-28T10:55:14.672548Z",
+                     *       "attemptedAt": "2026-11-28T10:55:14.677981Z",
+                     *       "finishedAt": "2026-11-28T10:55:14.677981Z",
                      *       "attempts": 1,
                      *       "status": 200,
                      *       "log": [
                      *         {
-                     *           "at": "2026-11-28T10:31:07.05955138Z",
+                     *           "at": "2026-11-28T10:55:14.677665397Z",
                      *           "status": 200,
                      *           "latencyMs": 0,
                      *           "answer": "{\"received\":true}"
@@ -7854,19 +7859,19 @@ export interface operations {
                      * @example {
                      *       "endpointId": "whe_1",
                      *       "delivery": 55,
-                     *       "eventId": "evt_11_10_66153aca5124a",
+                     *       "eventId": "evt_11_10_6615402ee5cbc",
                      *       "type": "order.void_done",
                      *       "orderId": "order-602",
                      *       "state": "pending",
-                     *       "eventAt": "2026-11-28T10:31:06.94305Z",
-                     *       "createdAt": "2026-11-28T10:31:07.045615Z",
-                     *       "dueAt": "2026-11-28T10:31:07.250657Z",
-                     *       "attemptedAt": "2026-11-28T10:31:07.060042Z",
+                     *       "eventAt": "2026-11-28T10:55:14.586812Z",
+                     *       "createdAt": "2026-11-28T10:55:14.672548Z",
+                     *       "dueAt": "2026-11-28T10:55:14.874454Z",
+                     *       "attemptedAt": "2026-11-28T10:55:14.677981Z",
                      *       "attempts": 0,
                      *       "status": 200,
                      *       "log": [
                      *         {
-                     *           "at": "2026-11-28T10:31:07.05955138Z",
+                     *           "at": "2026-11-28T10:55:14.677665397Z",
                      *           "status": 200,
                      *           "latencyMs": 0,
                      *           "answer": "{\"received\":true}"
@@ -7874,7 +7879,7 @@ export interface operations {
                      *       ],
                      *       "changes": [
                      *         {
-                     *           "at": "2026-11-28T10:31:07.250657Z",
+                     *           "at": "2026-11-28T10:55:14.874454Z",
                      *           "verb": "resent",
                      *           "actor": "local",
                      *           "reason": "the shop lost it"
@@ -7938,38 +7943,38 @@ export interface operations {
                      * @example {
                      *       "endpointId": "whe_1",
                      *       "delivery": 55,
-                     *       "eventId": "evt_11_10_66153aca5124a",
+                     *       "eventId": "evt_11_10_6615402ee5cbc",
                      *       "type": "order.void_done",
                      *       "orderId": "order-602",
                      *       "state": "skipped",
-                     *       "eventAt": "2026-11-28T10:31:06.94305Z",
-                     *       "createdAt": "2026-11-28T10:31:07.045615Z",
-                     *       "attemptedAt": "2026-11-28T10:31:07.347563Z",
-                     *       "finishedAt": "2026-11-28T10:31:07.357951Z",
+                     *       "eventAt": "2026-11-28T10:55:14.586812Z",
+                     *       "createdAt": "2026-11-28T10:55:14.672548Z",
+                     *       "attemptedAt": "2026-11-28T10:55:14.975625Z",
+                     *       "finishedAt": "2026-11-28T10:55:14.986061Z",
                      *       "attempts": 1,
                      *       "status": 503,
                      *       "log": [
                      *         {
-                     *           "at": "2026-11-28T10:31:07.05955138Z",
+                     *           "at": "2026-11-28T10:55:14.677665397Z",
                      *           "status": 200,
                      *           "latencyMs": 0,
                      *           "answer": "{\"received\":true}"
                      *         },
                      *         {
-                     *           "at": "2026-11-28T10:31:07.347236151Z",
+                     *           "at": "2026-11-28T10:55:14.975342464Z",
                      *           "status": 503,
                      *           "latencyMs": 0
                      *         }
                      *       ],
                      *       "changes": [
                      *         {
-                     *           "at": "2026-11-28T10:31:07.250657Z",
+                     *           "at": "2026-11-28T10:55:14.874454Z",
                      *           "verb": "resent",
                      *           "actor": "local",
                      *           "reason": "the shop lost it"
                      *         },
                      *         {
-                     *           "at": "2026-11-28T10:31:07.357951Z",
+                     *           "at": "2026-11-28T10:55:14.986061Z",
                      *           "verb": "skipped",
                      *           "actor": "local",
                      *           "reason": "entered by hand"
@@ -8038,20 +8043,20 @@ export interface operations {
                      *         "order.refund_failed"
                      *       ],
                      *       "state": "disabled",
-                     *       "disabledAt": "2026-11-28T10:31:07.366489Z",
+                     *       "disabledAt": "2026-11-28T10:55:14.996256Z",
                      *       "disabledReason": "by local: maintenance of the shop",
                      *       "failures": 1,
-                     *       "failingSince": "2026-11-28T10:31:07.347563Z",
+                     *       "failingSince": "2026-11-28T10:55:14.975625Z",
                      *       "lastFailure": {
-                     *         "at": "2026-11-28T10:31:07.347236151Z",
+                     *         "at": "2026-11-28T10:55:14.975342464Z",
                      *         "status": 503,
                      *         "latencyMs": 0
                      *       },
                      *       "eventNo": 62,
                      *       "version": 4,
-                     *       "createdAt": "2026-11-28T10:31:04.623408Z",
+                     *       "createdAt": "2026-11-28T10:55:13.285001Z",
                      *       "createdBy": "local",
-                     *       "previousSecretUntil": "2026-11-29T10:31:07.364898Z"
+                     *       "previousSecretUntil": "2026-11-29T10:55:14.994614Z"
                      *     }
                      */
                     "application/json": components["schemas"]["WebhookEndpoint"];
@@ -8117,9 +8122,9 @@ export interface operations {
                      *       "failures": 0,
                      *       "eventNo": 62,
                      *       "version": 5,
-                     *       "createdAt": "2026-11-28T10:31:04.623408Z",
+                     *       "createdAt": "2026-11-28T10:55:13.285001Z",
                      *       "createdBy": "local",
-                     *       "previousSecretUntil": "2026-11-29T10:31:07.364898Z"
+                     *       "previousSecretUntil": "2026-11-29T10:55:14.994614Z"
                      *     }
                      */
                     "application/json": components["schemas"]["WebhookEndpoint"];
@@ -8240,19 +8245,19 @@ export interface operations {
                      *       ],
                      *       "state": "enabled",
                      *       "failures": 1,
-                     *       "failingSince": "2026-11-28T10:31:07.347563Z",
-                     *       "disablesAt": "2026-12-03T10:31:07.347563Z",
+                     *       "failingSince": "2026-11-28T10:55:14.975625Z",
+                     *       "disablesAt": "2026-12-03T10:55:14.975625Z",
                      *       "lastFailure": {
-                     *         "at": "2026-11-28T10:31:07.347236151Z",
+                     *         "at": "2026-11-28T10:55:14.975342464Z",
                      *         "status": 503,
                      *         "latencyMs": 0
                      *       },
                      *       "eventNo": 62,
                      *       "version": 3,
-                     *       "createdAt": "2026-11-28T10:31:04.623408Z",
+                     *       "createdAt": "2026-11-28T10:55:13.285001Z",
                      *       "createdBy": "local",
-                     *       "secret": "whsec_++l0R17ev1ZOfeq+x9BgmGSJvGRfQVcQKd8tHm+m6Ws=",
-                     *       "previousSecretUntil": "2026-11-29T10:31:07.364898Z"
+                     *       "secret": "whsec_wVgvs6LT2J/TGpzK/7uv0WXO4miZHvkkFPsjsSd+AZ8=",
+                     *       "previousSecretUntil": "2026-11-29T10:55:14.994614Z"
                      *     }
                      */
                     "application/json": components["schemas"]["WebhookEndpoint"];
@@ -8293,8 +8298,8 @@ export interface operations {
                     /**
                      * @example {
                      *       "delivered": true,
-                     *       "eventId": "evt_test_vont7wtawxvq24fhgitlnpl5g7",
-                     *       "at": "2026-11-28T10:31:07.243470262Z",
+                     *       "eventId": "evt_test_sinajtcwbvogduixdb73dny2ss",
+                     *       "at": "2026-11-28T10:55:14.869125409Z",
                      *       "status": 200,
                      *       "latencyMs": 0,
                      *       "answer": "{\"received\":true}"

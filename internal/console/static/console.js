@@ -155,7 +155,7 @@ function distance(seconds) {
   const [size, form] = [Math.abs(seconds), seconds < 0 ? (s) => `in ${s}` : (s) => `${s} ago`];
   if (size < 1) return "now";
   const [s, min, h, days] = [1, 60, 3600, 86400].map((unit) => Math.round(size / unit));
-  if (s < 60) return form(`${s} s`);
+  if (s < 100) return form(`${s} s`);
   if (min < 60) return form(`${min} min`);
   return form(h < 48 ? `${h} h` : `${days} days`);
 }
