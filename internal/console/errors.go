@@ -187,8 +187,9 @@ var afterFailure = map[string]string{
 }
 
 func (of *errorGroup) add(found *client.Overview, g client.ErrorGroup) {
-	one := client.Order{Status: g.Status, Route: g.Route}
-	away := failingAt(found, verbByName(verbs, "retry"), []client.Order{one, one}) // with the advice for several
+	one, retry := client.Order{Status: g.Status, Route: g.Route}, verbByName(verbs, "retry")
+	several := []client.Order{one, one} // with the advice for them
+	away := slices.Concat(failingAt(found, retry, several), failedUndos(found, retry, several))
 	of.Rows = append(of.Rows, errorRow{g, ordersURL(searchOf(&g)), strings.Join(away, " ")})
 	of.Orders, of.Trying, of.More = of.Orders+g.Orders, of.Trying+g.Trying, of.More || g.More
 	of.Totals = addTotals(of.Totals, g.Totals)

@@ -438,8 +438,10 @@ func TestDoubtIsTold(t *testing.T) {
 	many := []client.Order{{OrderID: "o", Status: "charging", Route: "eu"}, {OrderID: "p", Status: "confirming", Steps: client.Steps{Charge: client.StepState{Completed: true}}}, {OrderID: "q", Status: "charging", Route: "eu"}}
 	assert.Equal(t, failingAt(found, verbByName(verbs, "retry"), many)[0], "2 of them (o, q): "+away+oneFirst)
 	found.Incidents = append(found.Incidents, client.Incident{Kind: "attention", Status: "refunding", Step: "charge", Reason: "retries_exhausted", Orders: 1})
-	assert.Equal(t, failingAt(&client.Overview{ProviderSteps: []client.ProviderStep{{Step: "confirm", FailingSince: time.Now()}}, Incidents: found.Incidents}, verbByName(verbs, "cancel"), many),
-		[]string{"1 of them (p): the undo of the charge has failed, so 1 order needs a person: a canceled order may need one, too."}, "what undoes, and not the step itself")
+	assert.Equal(t, len(failingAt(&client.Overview{ProviderSteps: []client.ProviderStep{{Step: "confirm", FailingSince: time.Now()}}}, verbByName(verbs, "cancel"), many)), 0)
+	undos := []client.Order{{Status: "refunding"}, {Status: "refunding"}}
+	assert.Equal(t, failedUndos(found, verbByName(verbs, "retry"), undos), []string{"The undo of the charge has failed, so 1 order needs a person." + oneFirst})
+	assert.Equal(t, failedUndos(found, verbByName(verbs, "cancel"), many), []string{"1 of them (p): the undo of the charge has failed, so 1 order needs a person: a canceled order may need one, too."}, "what undoes, and not the step itself")
 	found.ProviderSteps[0].Breaker = "open"
 	assert.Contains(t, failing(verbByName(verbs, "refund"), "completed"), "UTC: a refund may not succeed at once; Pawl then tries again by itself.")
 	refunded := client.Order{Currency: "USD", Refunds: []client.Refund{{State: "done", Amount: "5", Reason: "late", FinishedAt: found.ProviderSteps[0].FailingSince}, {State: "failed", Amount: "7"}}}
@@ -486,6 +488,10 @@ func TestAway(t *testing.T) {
 		_, again := away(overview, []waitingOrder{one})
 		assert.Equal(t, again, want)
 	}
+	one.Made = []client.Call{{StartedAt: until.Add(time.Minute), Operation: "do", Outcome: "unknown"}}
+	overview.ProviderSteps = []client.ProviderStep{{Step: "charge", WorkedAt: until.Add(2 * time.Minute)}}
+	_, again := away(overview, []waitingOrder{one})
+	assert.Equal(t, again, "Another order succeeded at charge at 20:52 UTC, after the last failure here: a retry can succeed.")
 	one.Status, one.Made = client.StatusRefunding, []client.Call{{StartedAt: until.Add(-time.Minute), Step: "charge", Operation: "undo", Outcome: "retry", Detail: "HTTP 503"}}
 	last, _ := away(overview, []waitingOrder{one, {Order: one.Order}})
 	assert.Equal(t, last, "The undo of the charge last failed at 20:49 UTC (HTTP 503)."+oneFirst)

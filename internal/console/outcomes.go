@@ -132,7 +132,7 @@ func (v *visit) failing(verb *verb, orders ...client.Order) []string {
 	if err != nil {
 		return nil // the request is possible without
 	}
-	return failingAt(found, verb, orders)
+	return slices.Concat(failingAt(found, verb, orders), failedUndos(found, verb, orders))
 }
 
 // needing are those of the orders that a verb calls the provider of a step for: to do it, or to undo it.
@@ -197,6 +197,12 @@ func failingAt(found *client.Overview, verb *verb, orders []client.Order) (all [
 		all = append(all, ofThem(ids, len(orders))+
 			fmt.Sprintf("%s has failed at %s since %s UTC", cmp.Or(s.Host, "The provider"), s.Step, s.FailingSince.UTC().Format("15:04"))+then)
 	}
+	slices.Sort(all)
+	return slices.Compact(all) // policies share a provider
+}
+
+// failedUndos says which undos that orders need have failed, so that others need a person already.
+func failedUndos(found *client.Overview, verb *verb, orders []client.Order) (all []string) {
 	for _, i := range found.Incidents {
 		if !fsm.State(i.Status).Undoing() || i.Reason != "retries_exhausted" {
 			continue
@@ -208,8 +214,7 @@ func failingAt(found *client.Overview, verb *verb, orders []client.Order) (all [
 			all = append(all, capital(ofThem(ids, len(orders))+failed+"."+oneFirst))
 		}
 	}
-	slices.Sort(all)
-	return slices.Compact(all) // policies share a provider
+	return all
 }
 
 // disputed warns before a refund of orders with a refund under way, or with a dispute that is open or was lost.
