@@ -135,27 +135,25 @@ func (v *visit) failing(verb *verb, orders ...client.Order) []string {
 	return slices.Concat(failingAt(found, verb, orders), failedUndos(found, verb, orders))
 }
 
-// needing are those of the orders that a verb calls the provider of a step for: to do it, or to undo it.
-func needing(verb *verb, orders []client.Order, step, route string) (ids []string) {
-	for _, o := range orders {
-		needs := stepOf(o.Status) == step
-		if verb.Name == "cancel" {
-			needs = needs && o.InDoubt || step == "charge" && o.Steps.Charge.Completed || step == "reserve" && o.Status == client.StatusConfirming
-		}
-		if needs && (route == "" || o.Route == "" || route == o.Route) {
-			ids = append(ids, visible(o.OrderID))
+// idsWhere are the ids of some of the orders, to be read.
+func idsWhere(orders []client.Order, is func(*client.Order) bool) (ids []string) {
+	for i := range orders {
+		if is(&orders[i]) {
+			ids = append(ids, visible(orders[i].OrderID))
 		}
 	}
 	return ids
 }
 
-func inStatus(orders []client.Order, status client.Status) (ids []string) {
-	for _, o := range orders {
-		if o.Status == status {
-			ids = append(ids, visible(o.OrderID))
+// needing are those of the orders that a verb calls the provider of a step for: to do it, or to undo it.
+func needing(verb *verb, orders []client.Order, step, route string) []string {
+	return idsWhere(orders, func(o *client.Order) bool {
+		needs := stepOf(o.Status) == step
+		if verb.Name == "cancel" {
+			needs = needs && o.InDoubt || step == "charge" && o.Steps.Charge.Completed || step == "reserve" && o.Status == client.StatusConfirming
 		}
-	}
-	return ids
+		return needs && (route == "" || o.Route == "" || route == o.Route)
+	})
 }
 
 // ofThem names the orders that a sentence is about, unless it is about all.
@@ -210,7 +208,7 @@ func failedUndos(found *client.Overview, verb *verb, orders []client.Order) (all
 		failed := fmt.Sprintf("%s has failed, so %s %s a person", theStep[i.Status], times(int(i.Orders), "1 order", "orders"), plural(i.Orders, "needs", "need"))
 		if ids := needing(verb, orders, string(i.Step), ""); verb.Name == "cancel" && ids != nil {
 			all = append(all, capital(ofThem(ids, len(orders))+failed+": a canceled order may need one, too."))
-		} else if ids = inStatus(orders, i.Status); verb.Name == "retry" && len(ids) > 1 {
+		} else if ids = idsWhere(orders, func(o *client.Order) bool { return o.Status == i.Status }); verb.Name == "retry" && len(ids) > 1 {
 			all = append(all, capital(ofThem(ids, len(orders))+failed+"."+oneFirst))
 		}
 	}
@@ -228,13 +226,7 @@ func (v *visit) disputed(would []client.Order) (all []string) {
 		if err != nil {
 			return all // the request is possible without
 		}
-		var about []string
-		for _, o := range would {
-			if slices.Contains(ids, o.OrderID) {
-				about = append(about, visible(o.OrderID))
-			}
-		}
-		if about != nil {
+		if about := idsWhere(would, func(o *client.Order) bool { return slices.Contains(ids, o.OrderID) }); about != nil {
 			all = append(all, capital(ofThem(about, len(would))+of+"."))
 		}
 	}

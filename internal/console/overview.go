@@ -69,10 +69,8 @@ func (p *overviewPage) judge(may func(string) bool) {
 		case client.IncidentKindOverdue, client.IncidentKindOperationsWaiting: // nothing more to say
 		case client.IncidentKindProviderFailing:
 			v.Fails = append(v.Fails, w.Title+" at "+w.Steps())
-		case client.IncidentKindReplicaLost:
+		case client.IncidentKindReplicaLost, client.IncidentKindWebhookFailing, client.IncidentKindWebhookDisabled:
 			v.Alone, v.More = v.Alone+w.Orders, v.More || w.More
-			v.Fails = append(v.Fails, strings.ToLower(w.Title[:1])+w.Title[1:])
-		case client.IncidentKindWebhookFailing, client.IncidentKindWebhookDisabled:
 			v.Fails = append(v.Fails, strings.ToLower(w.Title[:1])+w.Title[1:])
 		}
 	}
