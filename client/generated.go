@@ -1229,7 +1229,7 @@ type EndedOutage struct {
 	// Steps At which steps the provider failed. A route of a charge follows it after a space.
 	Steps []string `json:"steps"`
 
-	// Until When the first call worked again. Of a replica: when its last order was taken over.
+	// Until When calls worked again at all replicas. Of a replica: when its last order was taken over.
 	Until  time.Time `json:"until"`
 	Waited Outcomes  `json:"waited"`
 }
@@ -2228,7 +2228,7 @@ type ProviderStep struct {
 	// Queued Orders waiting for a call.
 	Queued int64 `json:"queued"`
 
-	// Retrying Orders at this step whose last call failed, and that are retried. With several policies, they are counted at the first one whose calls fail.
+	// Retrying Orders at this step whose last call failed, and that are retried. With several policies, they are counted at the first one whose calls fail, or else at the first one.
 	Retrying int64 `json:"retrying"`
 
 	// Route Of a charge with several routes.

@@ -38,6 +38,14 @@ func TestFailingProviders(t *testing.T) {
 	assert.Equal(t, fmt.Sprint(i.Host, ": ", i.Detail, ", policy ", i.Policy), "old.example, pay.example: connection refused, policy 2")
 	assert.Equal(t, i.Totals[0].Amount+" "+i.Totals[1].Amount, "1999999999999999.98 500")
 
+	steps := orders.Overview{Steps: []orders.ProviderStep{{Policy: 1, Step: fsm.Charge}, {Policy: 2, Step: fsm.Charge, FailedAt: &later}, {Policy: 2, Step: fsm.Reserve}},
+		Groups: []orders.HeldGroup{{Status: fsm.Charging, Hold: "retry", Orders: 2}, {Status: fsm.Releasing, Hold: "retry", Orders: 3}}}
+	var counts []int64
+	for i := range steps.Steps {
+		counts = append(counts, retrying(&steps, &steps.Steps[i]))
+	}
+	assert.Equal(t, counts, []int64{0, 2, 3}, "retried at each step: where it fails, and once")
+
 	held := waitingForPeople(&orders.Overview{Groups: []orders.HeldGroup{{Status: fsm.Charging, Hold: "attention", Reason: "retries_exhausted", Orders: 1},
 		{Status: fsm.Refunding, Hold: "attention", Reason: "retries_exhausted", Orders: 2}}}, "attention")
 	assert.Equal(t, fmt.Sprintln(len(held), held[1].Step, held[1].Status, held[1].Orders), "2 charge refunding 2\n", "the undo of a step that failed is another incident")

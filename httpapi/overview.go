@@ -65,7 +65,7 @@ type endedOutage struct {
 	Host   string    `json:"host,omitempty" doc:"The host that failed."`
 	Detail string    `json:"detail,omitempty" doc:"The code of most failed calls, or why there was no connection."`
 	Since  time.Time `json:"since" doc:"When the first of the calls failed that failed in a row until the circuit breaker opened. If calls fail again within ten seconds, before three have worked, it is the same outage. Of a replica: when it reported last."`
-	Until  time.Time `json:"until" doc:"When the first call worked again. Of a replica: when its last order was taken over."`
+	Until  time.Time `json:"until" doc:"When calls worked again at all replicas. Of a replica: when its last order was taken over."`
 	Waited outcomes  `json:"waited" doc:"The orders that waited for the steps meanwhile, or were taken over from the replica."`
 }
 
@@ -105,7 +105,7 @@ type providerStep struct {
 	Breaker  string `json:"breaker" enum:"closed,half_open,open" doc:"The worst of the replicas. closed: the steps of orders are called. half_open: one call is tried. open: orders wait. Refunds, captures and voids are always called."`
 	InFlight int    `json:"inFlight" doc:"Calls in progress."`
 	Queued   int    `json:"queued" doc:"Orders waiting for a call."`
-	Retrying int64  `json:"retrying" doc:"Orders at this step whose last call failed, and that are retried. With several policies, they are counted at the first one whose calls fail."`
+	Retrying int64  `json:"retrying" doc:"Orders at this step whose last call failed, and that are retried. With several policies, they are counted at the first one whose calls fail, or else at the first one."`
 
 	FailingSince *time.Time `json:"failingSince,omitempty" doc:"When the first of the calls failed that have failed in a row. Absent if they do not fail. With few calls, the breaker may still be closed."`
 	Host         string     `json:"host,omitempty" doc:"The host that is called."`
@@ -127,11 +127,15 @@ func (s *server) getOverview(ctx context.Context, _ *struct{}) (overview, error)
 	return out, err
 }
 
-// retrying counts the orders that are retried at a step, of which one policy is the first whose calls fail.
+// retrying counts the orders that are retried at a step, at the first policy whose calls fail, or the first one.
 func retrying(v *orders.Overview, of *orders.ProviderStep) (n int64) {
-	first := slices.IndexFunc(v.Steps, func(s orders.ProviderStep) bool { return s.Step == of.Step && s.Route == of.Route && s.FailedAt != nil })
+	same := func(s orders.ProviderStep) bool { return s.Step == of.Step && s.Route == of.Route }
+	at := slices.IndexFunc(v.Steps, func(s orders.ProviderStep) bool { return same(s) && s.FailedAt != nil })
+	if at < 0 {
+		at = slices.IndexFunc(v.Steps, same)
+	}
 	for i := range v.Groups {
-		if group := &v.Groups[i]; first >= 0 && v.Steps[first].Policy == of.Policy && group.RetriedAt(of.Step, of.Route) {
+		if group := &v.Groups[i]; v.Steps[at].Policy == of.Policy && group.RetriedAt(of.Step, of.Route) {
 			n += group.Orders
 		}
 	}

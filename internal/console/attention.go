@@ -126,11 +126,10 @@ func away(overview *client.Overview, orders []waitingOrder) (away, again string)
 		if undoing || last.StartedAt.After(ended.Until) { // that a step works again says nothing about its undo
 			break
 		}
-		if slices.ContainsFunc(ended.Steps, func(at string) bool {
-			step, route, _ := strings.Cut(at, " ")
-			return needing(retry, of, step, route) != nil
-		}) {
-			return "", fmt.Sprintf("%s works again since %s UTC: a retry can succeed.", cmp.Or(ended.Host, "The provider"), ended.Until.UTC().Format("15:04"))
+		for _, at := range worksAgain(overview, &ended) {
+			if step, route, _ := strings.Cut(at, " "); needing(retry, of, step, route) != nil {
+				return "", fmt.Sprintf("%s works again at %s since %s UTC: a retry can succeed.", cmp.Or(ended.Host, "The provider"), at, ended.Until.UTC().Format("15:04"))
+			}
 		}
 	}
 	for _, s := range overview.ProviderSteps {

@@ -480,8 +480,8 @@ func TestAway(t *testing.T) {
 	overview := &client.Overview{Outages: []client.EndedOutage{{Steps: []string{"charge"}, Host: "pay.example", Until: until}}}
 	one := waitingOrder{Order: client.Order{Status: client.StatusCharging, Hold: client.OrderHoldAttention}}
 	for call, want := range map[*client.Call]string{
-		{StartedAt: until.Add(-time.Minute), Operation: "do", Outcome: "unknown"}:  "pay.example works again since 20:50 UTC: a retry can succeed.",
-		{StartedAt: until.Add(time.Minute), Operation: "lookup", Outcome: "retry"}: "pay.example works again since 20:50 UTC: a retry can succeed.",
+		{StartedAt: until.Add(-time.Minute), Operation: "do", Outcome: "unknown"}:  "pay.example works again at charge since 20:50 UTC: a retry can succeed.",
+		{StartedAt: until.Add(time.Minute), Operation: "lookup", Outcome: "retry"}: "pay.example works again at charge since 20:50 UTC: a retry can succeed.",
 		{StartedAt: until.Add(time.Minute), Operation: "do", Outcome: "unknown"}:   "",
 	} {
 		one.Made = []client.Call{*call}

@@ -208,8 +208,8 @@ func failedUndos(found *client.Overview, verb *verb, orders []client.Order) (all
 		failed := fmt.Sprintf("%s has failed, so %s %s a person", theStep[i.Status], times(int(i.Orders), "1 order", "orders"), plural(i.Orders, "needs", "need"))
 		if ids := needing(verb, orders, string(i.Step), ""); verb.Name == "cancel" && ids != nil {
 			all = append(all, capital(ofThem(ids, len(orders))+failed+": a canceled order may need one, too."))
-		} else if ids = idsWhere(orders, func(o *client.Order) bool { return o.Status == i.Status }); verb.Name == "retry" && len(ids) > 1 {
-			all = append(all, capital(ofThem(ids, len(orders))+failed+"."+oneFirst))
+		} else if ids = idsWhere(orders, func(o *client.Order) bool { return o.Status == i.Status }); verb.Name == "retry" && ids != nil && len(orders) > 1 {
+			all = append(all, capital(ofThem(ids, len(orders))+failed+"."+map[bool]string{true: oneFirst}[len(ids) > 1]))
 		}
 	}
 	return all

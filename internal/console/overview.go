@@ -91,11 +91,13 @@ func decides(kind client.IncidentKind, may func(string) bool) bool {
 }
 
 // Works are the steps of an outage that ended and that have not failed since. Without any, it is only history.
-func (p overviewPage) Works(o client.EndedOutage) []string {
+func (p overviewPage) Works(o client.EndedOutage) []string { return worksAgain(p.Overview, &o) }
+
+func worksAgain(found *client.Overview, o *client.EndedOutage) []string {
 	return slices.DeleteFunc(slices.Clone(o.Steps), func(step string) bool {
-		return slices.ContainsFunc(p.ProviderSteps, func(s client.ProviderStep) bool {
+		return slices.ContainsFunc(found.ProviderSteps, func(s client.ProviderStep) bool {
 			return !s.FailedAt.IsZero() && step == strings.TrimSpace(string(s.Step)+" "+s.Route)
-		}) || slices.ContainsFunc(p.Outages, func(later client.EndedOutage) bool {
+		}) || slices.ContainsFunc(found.Outages, func(later client.EndedOutage) bool {
 			return later.Until.After(o.Until) && slices.Contains(later.Steps, step)
 		})
 	})

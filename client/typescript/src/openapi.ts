@@ -1603,7 +1603,7 @@ export interface components {
             steps: string[];
             /**
              * Format: date-time
-             * @description When the first call worked again. Of a replica: when its last order was taken over.
+             * @description When calls worked again at all replicas. Of a replica: when its last order was taken over.
              */
             until: string;
             /** @description The orders that waited for the steps meanwhile, or were taken over from the replica. */
@@ -2576,7 +2576,7 @@ export interface components {
             queued: number;
             /**
              * Format: int64
-             * @description Orders at this step whose last call failed, and that are retried. With several policies, they are counted at the first one whose calls fail.
+             * @description Orders at this step whose last call failed, and that are retried. With several policies, they are counted at the first one whose calls fail, or else at the first one.
              */
             retrying: number;
             /** @description Of a charge with several routes. */
