@@ -333,7 +333,7 @@ func TestOverviewOfALot(t *testing.T) {
 		"<strong><bdi>pay.example</bdi></strong>\n<span>has failed at charge, reserve <time", ">for 1 h</time>: <bdi>connection refused</bdi>", "policy 4", "<strong>420</strong> orders (98,400.00 USD) wait, and go on by themselves if it works again by <time",
 		`href="/console/orders?q=status%3Acharging%2Crefunding%2Creserving%2Creleasing&#43;hold%3Aretry"`, `href="/console/runbook#a-provider-is-away"`, "an order has been due",
 		"<strong><bdi>confirm</bdi> works again</strong> <span>since 03:09 UTC; <bdi>pay.example</bdi> failed for 5 min: <bdi>the provider did not answer in time</bdi></span>",
-		`<strong><bdi>charge</bdi> works again</strong> <span>since 03:09 UTC; <bdi>stock.example</bdi> failed for 7 min`, `class="past"><div><strong><bdi>reserve</bdi> failed before</strong> <span>for 8 min until 03:09 UTC`, "<strong>Replica <bdi>b:8</bdi></strong>\n<span>was lost at 03:09 UTC; another one has started in its place</span>\n<span><strong>2</strong> of its orders were taken over: 2 completed</span>", "no order waits for it; the last call failed <time", `href="/console/attention">Orders to retry<`, "failing</span>\n<time", "; 378 of them are being tried now",
+		`<strong><bdi>charge</bdi> works again</strong> <span>since 03:09 UTC; <bdi>stock.example</bdi> failed at <bdi>charge</bdi>, <bdi>reserve</bdi> for 7 min`, `class="past"><div><strong><bdi>reserve</bdi> failed before</strong> <span>for 8 min until 03:09 UTC`, "<strong>Replica <bdi>b:8</bdi></strong>\n<span>was lost at 03:09 UTC; another one has started in its place</span>\n<span><strong>2</strong> of its orders were taken over: 2 completed</span>", "no order waits for its next try; the last call failed <time", `href="/console/attention">Orders to retry<`, "failing</span>\n<time", "; 378 of them are being tried now",
 		"<strong>416</strong> orders waited: 400 completed, 14 need a person, 2 still on the way",
 		"<strong>Needs you</strong>\n<span>Retries are used up</span> <span><strong>1</strong> order (98,400.00 USD)</span>", `href="/console/attention?hold=attention&amp;reason=retries_exhausted"`,
 		"<strong>10,000&#43;</strong> orders", "<strong>To approve</strong>", "<strong>Endpoint whe_2</strong>", "the next try is", `href="/console/webhook?id=whe_2"`,
@@ -440,7 +440,7 @@ func TestDoubtIsTold(t *testing.T) {
 	found.Incidents = append(found.Incidents, client.Incident{Kind: "attention", Status: "refunding", Step: "charge", Reason: "retries_exhausted", Orders: 1})
 	assert.Equal(t, len(failingAt(&client.Overview{ProviderSteps: []client.ProviderStep{{Step: "confirm", FailingSince: time.Now()}}}, verbByName(verbs, "cancel"), many)), 0)
 	undos := []client.Order{{Status: "refunding"}, {Status: "refunding"}}
-	assert.Equal(t, failedUndos(found, verbByName(verbs, "retry"), undos), []string{"The undo of the charge has failed, so 1 order needs a person." + oneFirst})
+	assert.Equal(t, failedUndos(found, verbByName(verbs, "retry"), undos), []string{"The undo of the charge has failed, and may fail again." + oneFirst})
 	assert.Equal(t, failedUndos(found, verbByName(verbs, "cancel"), many), []string{"1 of them (p): the undo of the charge has failed, so 1 order needs a person: a canceled order may need one, too."}, "what undoes, and not the step itself")
 	found.ProviderSteps[0].Breaker = "open"
 	assert.Contains(t, failing(verbByName(verbs, "refund"), "completed"), "UTC: a refund may not succeed at once; Pawl then tries again by itself.")

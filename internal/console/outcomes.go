@@ -205,11 +205,12 @@ func failedUndos(found *client.Overview, verb *verb, orders []client.Order) (all
 		if !fsm.State(i.Status).Undoing() || i.Reason != "retries_exhausted" {
 			continue
 		}
-		failed := fmt.Sprintf("%s has failed, so %s %s a person", theStep[i.Status], times(int(i.Orders), "1 order", "orders"), plural(i.Orders, "needs", "need"))
+		failed := theStep[i.Status] + " has failed"
 		if ids := needing(verb, orders, string(i.Step), ""); verb.Name == "cancel" && ids != nil {
-			all = append(all, capital(ofThem(ids, len(orders))+failed+": a canceled order may need one, too."))
+			all = append(all, capital(ofThem(ids, len(orders))+failed+fmt.Sprintf(", so %s %s a person: a canceled order may need one, too.",
+				times(int(i.Orders), "1 order", "orders"), plural(i.Orders, "needs", "need"))))
 		} else if ids = idsWhere(orders, func(o *client.Order) bool { return o.Status == i.Status }); verb.Name == "retry" && ids != nil && len(orders) > 1 {
-			all = append(all, capital(ofThem(ids, len(orders))+failed+"."+map[bool]string{true: oneFirst}[len(ids) > 1]))
+			all = append(all, capital(ofThem(ids, len(orders))+failed+", and may fail again."+map[bool]string{true: oneFirst}[len(ids) > 1]))
 		}
 	}
 	return all
@@ -291,11 +292,12 @@ func (q *ofOrder) retried(*client.Order) []string {
 	}
 	const again = " is tried again now."
 	end := map[bool]string{true: "canceled", false: "failed"}[beingCanceled(q.order)]
+	ifCharged := map[bool]string{true: " if it was charged"}[!q.order.Steps.Charge.Completed]
 	said := map[client.Status]string{
 		client.StatusReserving:  "The reservation of " + goods + again + " " + money + " is charged already, and is not charged again.",
 		client.StatusConfirming: "The confirmation" + again + " " + money + " is charged already, and is not charged again.",
 		client.StatusReleasing:  "The undo of the reservation" + again + " Then the charge is undone, and the order ends " + end + ".",
-		client.StatusRefunding:  "The undo of the charge" + again + " If it succeeds, " + money + " goes back to the customer, and the order ends " + end + ".",
+		client.StatusRefunding:  "The undo of the charge" + again + " If it succeeds, " + money + " goes back to the customer" + ifCharged + ", and the order ends " + end + ".",
 	}[q.order.Status]
 	all := []string{cmp.Or(said, "The charge of "+money+again+" It is made to the same card or payment method.")}
 	if q.short != "" {
