@@ -158,7 +158,7 @@ func (e *Engine) knownOf(ctx context.Context, b *Bulk, orderIDs []string) (found
 	if found.orders, err = e.Orders.GetAll(ctx, orderIDs); err != nil || len(found.orders) == 0 {
 		return found, err
 	}
-	rows := slices.Collect(maps.Values(found.orders))
+	rows := slices.AppendSeq(make([]orders.Order, 0, len(found.orders)), maps.Values(found.orders))
 	if q := b.forOrder(""); q.RequestID != "" {
 		numbers := make([]int64, len(rows))
 		for i := range rows {

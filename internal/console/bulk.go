@@ -31,6 +31,7 @@ type bulkPage struct {
 	Problem    *client.Problem
 	Tried      bool                // there was a dry run
 	Would, Not []client.BulkResult // orders with and without the verb, in a dry run
+	Money      map[string]string   // what becomes of the money of each order in Would
 	Every      bool                // the page has a row for each, not only for the first
 	Begun      bool                // a part of the orders was done, but not those of IDs
 	Away       []string            // what is known about providers that do not answer
@@ -82,8 +83,10 @@ func (v *visit) bulk() error {
 	}
 	if p.Tried = p.Problem == nil && len(p.Would)+len(p.Not) > 0; p.Tried {
 		would := make([]client.Order, len(p.Would))
-		for i, r := range p.Would {
-			would[i] = *orderOf(r)
+		p.Money = map[string]string{}
+		for i := range p.Would {
+			would[i] = orderOf(&p.Would[i])
+			p.Money[would[i].OrderID] = p.Verb.Many.money(&would[i])
 		}
 		if p.Away = v.failing(p.Verb, would...); p.Verb.Name == "refund" {
 			p.Away = append(p.Away, v.disputed(would)...)
@@ -300,6 +303,7 @@ func (v *visit) applyTo(p *bulkPage, body client.BulkBody, dryRun bool) error {
 	if err != nil {
 		return err
 	}
+	p.Would = slices.Grow(p.Would, len(out.Results))
 	for _, r := range out.Results {
 		if r.SoldOut.Item != "" {
 			r.Detail, r.Applied = soldOut(&r), false

@@ -21,7 +21,7 @@ const pokeEvery = time.Second
 // againEvery is how often a page about all orders is loaded: no more often if there are always changes, because nobody
 // reads faster, nor less often without any: not all that it shows has an event, such as a breaker or the attempts of a
 // delivery, and a count may have been read just before the last event.
-const againEvery = 2 * time.Second
+const againEvery = 5 * time.Second
 
 // pokes tells a page when it is outdated. Its URL has the version that it shows.
 func (v *visit) pokes() error {

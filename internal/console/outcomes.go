@@ -86,20 +86,13 @@ func parsed(amount string) decimal.Decimal {
 }
 
 // orderOf is an order that a dry run has allowed a verb for, as far as its result says.
-func orderOf(r client.BulkResult) *client.Order {
-	return &client.Order{OrderID: r.OrderID, Status: r.Status, InDoubt: r.InDoubt, Authorized: r.Authorized, Failure: r.Failure, Steps: client.Steps{Charge: r.Charge},
+func orderOf(r *client.BulkResult) client.Order {
+	return client.Order{OrderID: r.OrderID, Status: r.Status, InDoubt: r.InDoubt, Authorized: r.Authorized, Failure: r.Failure, Steps: client.Steps{Charge: r.Charge},
 		Item: r.Item, Quantity: r.Quantity, Lines: r.Lines}
 }
 
-// Money is what becomes of the money of an order.
-func (p *bulkPage) Money(r client.BulkResult) string {
-	return p.Verb.Many.money(orderOf(r))
-}
-
 // What is what was ordered.
-func (p *bulkPage) What(r client.BulkResult) string {
-	return orderOf(r).What()
-}
+func (p *bulkPage) What(r client.BulkResult) string { return new(orderOf(&r)).What() }
 
 // sum has the amounts of orders whose money becomes the same.
 type sum struct {
@@ -110,7 +103,7 @@ type sum struct {
 // Sums says what becomes of all the money.
 func (p *bulkPage) Sums() (all []sum) {
 	for _, r := range p.Would {
-		becomes := p.Money(r)
+		becomes := p.Money[r.OrderID]
 		at := slices.IndexFunc(all, func(s sum) bool { return s.Becomes == becomes })
 		if at < 0 {
 			at, all = len(all), append(all, sum{Becomes: becomes})
