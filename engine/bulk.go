@@ -158,11 +158,10 @@ func (e *Engine) knownOf(ctx context.Context, b *Bulk, orderIDs []string) (found
 	if found.orders, err = e.Orders.GetAll(ctx, orderIDs); err != nil || len(found.orders) == 0 {
 		return found, err
 	}
-	rows := slices.AppendSeq(make([]orders.Order, 0, len(found.orders)), maps.Values(found.orders))
 	if q := b.forOrder(""); q.RequestID != "" {
-		numbers := make([]int64, len(rows))
-		for i := range rows {
-			numbers[i] = rows[i].OrderNo
+		var numbers []int64
+		for _, o := range found.orders {
+			numbers = append(numbers, o.OrderNo)
 		}
 		q.Actor = cmp.Or(q.Actor, orders.ActorAnonymous)
 		if found.requests, err = e.applied(ctx, &q, numbers...); err != nil {
@@ -170,7 +169,7 @@ func (e *Engine) knownOf(ctx context.Context, b *Bulk, orderIDs []string) (found
 		}
 	}
 	if b.Verb == orders.Retry || b.Verb == orders.StepResult {
-		found.facts, err = e.facts(ctx, rows...)
+		found.facts, err = e.facts(ctx, slices.Collect(maps.Values(found.orders))...)
 	}
 	return found, err
 }
