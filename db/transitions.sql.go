@@ -307,15 +307,16 @@ func (q *Queries) RequestTotals(ctx context.Context, arg RequestTotalsParams) ([
 
 const transitionsByRequest = `-- name: TransitionsByRequest :many
 SELECT DISTINCT ON (t.order_no) t.order_no, t.fingerprint FROM pawl.transitions AS t
-WHERE t.order_no = ANY((SELECT $1::bigint[])::bigint[]) AND t.request_id = $2::text
+WHERE EXISTS (SELECT FROM pawl.transitions AS known WHERE known.request_id = $1::text)
+  AND t.order_no = ANY((SELECT $2::bigint[])::bigint[]) AND t.request_id = $1::text
   AND (t.actor = $3::text OR $4::text IN ('refund', 'capture', 'void') AND t.verb IN ('refund', 'capture', 'void'))
   AND (NOT $5::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL)
 ORDER BY t.order_no, t.seq
 `
 
 type TransitionsByRequestParams struct {
-	OrderNos  []int64
 	RequestID string
+	OrderNos  []int64
 	Actor     string
 	Verb      string
 	Durable   bool
@@ -328,11 +329,11 @@ type TransitionsByRequestRow struct {
 
 // Returns the fingerprint of the request of this actor with this id for each of the orders that it was applied to. A
 // refund is identified by its id alone, for all actors, because providers know it by that. Durable, as OrdersByID, if the
-// caller is told that it was done.
+// caller is told that it was done. The history of the orders is read only if the id is known: that of a preview is new.
 func (q *Queries) TransitionsByRequest(ctx context.Context, arg TransitionsByRequestParams) ([]TransitionsByRequestRow, error) {
 	rows, err := q.db.Query(ctx, transitionsByRequest,
-		arg.OrderNos,
 		arg.RequestID,
+		arg.OrderNos,
 		arg.Actor,
 		arg.Verb,
 		arg.Durable,

@@ -13,9 +13,10 @@ ORDER BY t.seq DESC LIMIT @most;
 -- name: TransitionsByRequest :many
 -- Returns the fingerprint of the request of this actor with this id for each of the orders that it was applied to. A
 -- refund is identified by its id alone, for all actors, because providers know it by that. Durable, as OrdersByID, if the
--- caller is told that it was done.
+-- caller is told that it was done. The history of the orders is read only if the id is known: that of a preview is new.
 SELECT DISTINCT ON (t.order_no) t.order_no, t.fingerprint FROM pawl.transitions AS t
-WHERE t.order_no = ANY((SELECT @order_nos::bigint[])::bigint[]) AND t.request_id = @request_id::text
+WHERE EXISTS (SELECT FROM pawl.transitions AS known WHERE known.request_id = @request_id::text)
+  AND t.order_no = ANY((SELECT @order_nos::bigint[])::bigint[]) AND t.request_id = @request_id::text
   AND (t.actor = @actor::text OR @verb::text IN ('refund', 'capture', 'void') AND t.verb IN ('refund', 'capture', 'void'))
   AND (NOT @durable::boolean OR (SELECT pg_logical_emit_message(true, 'pawl', '')) IS NOT NULL)
 ORDER BY t.order_no, t.seq;
