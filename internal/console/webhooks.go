@@ -289,8 +289,11 @@ func (v *visit) rotateTask(e *client.WebhookEndpoint) *task {
 		Notes:  []string{"The next page shows the new secret, once."},
 		fields: []field{overlap, whyField},
 		do: func(form url.Values) error {
-			rotated, err := v.api.RotateWebhookSecret(v.r.Context(), e.ID, client.RotateSecretBody{
-				OverlapSeconds: new(numberOr(form.Get("overlap"), -1)), Reason: form.Get("reason"), RequestID: form.Get("requestId")})
+			body := client.RotateSecretBody{Reason: form.Get("reason"), RequestID: form.Get("requestId")}
+			if seconds, err := strconv.Atoi(form.Get("overlap")); err == nil { // not 0 without one: the receiver would reject everything
+				body.OverlapSeconds = &seconds
+			}
+			rotated, err := v.api.RotateWebhookSecret(v.r.Context(), e.ID, body)
 			return v.tellSecret("The endpoint has a new secret", rotated, err)
 		},
 	}
