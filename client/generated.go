@@ -2207,10 +2207,10 @@ type ProviderStep struct {
 	// Breaker The worst of the replicas. closed: the steps of orders are called. half_open: one call is tried. open: orders wait. Refunds, captures and voids are always called.
 	Breaker ProviderStepBreaker `json:"breaker"`
 
-	// FailedAt When the last call failed. Absent if a call was answered since. Without failingSince, it was one of few failures.
+	// FailedAt When the last call failed. Absent if a call was answered since. Without failingSince, it is the only one in a row.
 	FailedAt time.Time `json:"failedAt,omitempty,omitzero"`
 
-	// FailingSince When the first of the calls failed that have failed in a row. Absent if they do not fail. With few calls, the breaker may still be closed.
+	// FailingSince When the first of the calls failed that have failed in a row. Absent unless several have. With few calls, the breaker may still be closed.
 	FailingSince time.Time `json:"failingSince,omitempty,omitzero"`
 
 	// Failure With failedAt: the code of the last call, or why there was no connection; after the one of most failed calls since failingSince, if it is another.

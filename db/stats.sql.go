@@ -346,7 +346,7 @@ type ReplicaReportsRow struct {
 	Until           time.Time
 }
 
-// Returns the last reports. late: the last one is older than that; silent: many are missing. Those without a name are of replicas that have ended.
+// Returns the last reports. late: the last one is older than late_seconds; silent: many are missing. Those without a name are of replicas that have ended.
 // orders and until: how many of the driven orders that are due first, as many as most, belong to a late replica, and when the last of them is due.
 func (q *Queries) ReplicaReports(ctx context.Context, arg ReplicaReportsParams) ([]ReplicaReportsRow, error) {
 	rows, err := q.db.Query(ctx, replicaReports, arg.LateSeconds, arg.Most)

@@ -70,7 +70,7 @@ type core struct {
 	Stats     Stats
 	metrics   *metrics
 	takeOvers takeOvers
-	reportNow wake           // what it says has changed
+	reportNow wake           // of the loop that reports
 	Orders    *orders.Reader // what is stored
 
 	schemaHealth *schemaHealth

@@ -44,10 +44,11 @@ func (e *Engine) reportLoop() {
 func (e *Engine) reportDue() bool {
 	ctx, cancel := context.WithTimeout(e.ctx, reportEvery)
 	defer cancel()
+	wait := time.Duration(0)
 	if e.reportNow.heard(ctx) {
-		e.pause(reportSoon)
+		wait = reportSoon
 	}
-	return !e.stopping.Load() && e.ctx.Err() == nil
+	return e.lastsFor(wait)
 }
 
 // report returns the outages and take-overs that are stored. They have the numbers of many orders, so only changes are written.
@@ -213,7 +214,7 @@ func (o *outage) ongoing(now time.Time) bool {
 	return a != nil && a.outage
 }
 
-// tell adds how the last call ended, and since when calls fail if there is an outage.
+// tell adds how the last call ended, and since when calls fail if several have failed in a row.
 func (o *outage) tell(step *orders.ProviderStep) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -263,7 +264,7 @@ type takeOvers struct {
 	from []orders.Outage
 }
 
-// note finds those among the claimed orders that had a driver when they were due, and reports whether there are any.
+// note notes the claimed orders that another replica drove until its lease ended, and reports whether there are any.
 func (t *takeOvers) note(due []db.LeasesDueRow, claimed []*run, at time.Time) (some bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -107,9 +107,9 @@ type providerStep struct {
 	Queued   int    `json:"queued" doc:"Orders waiting for a call."`
 	Retrying int64  `json:"retrying" doc:"Orders at this step whose last call failed, and that are retried. With several policies, they are counted at the first one whose calls fail, or else at the first one."`
 
-	FailingSince *time.Time `json:"failingSince,omitempty" doc:"When the first of the calls failed that have failed in a row. Absent if they do not fail. With few calls, the breaker may still be closed."`
+	FailingSince *time.Time `json:"failingSince,omitempty" doc:"When the first of the calls failed that have failed in a row. Absent unless several have. With few calls, the breaker may still be closed."`
 	Host         string     `json:"host,omitempty" doc:"The host that is called."`
-	FailedAt     *time.Time `json:"failedAt,omitempty" doc:"When the last call failed. Absent if a call was answered since. Without failingSince, it was one of few failures."`
+	FailedAt     *time.Time `json:"failedAt,omitempty" doc:"When the last call failed. Absent if a call was answered since. Without failingSince, it is the only one in a row."`
 	WorkedAt     *time.Time `json:"workedAt,omitempty" doc:"When the last call worked. Absent if none has since failedAt, or in the last ten minutes."`
 	Failure      string     `json:"failure,omitempty" doc:"With failedAt: the code of the last call, or why there was no connection; after the one of most failed calls since failingSince, if it is another."`
 }

@@ -98,7 +98,7 @@ WITH old AS (DELETE FROM pawl.replica_reports AS r WHERE r.at < now() - interval
 UPDATE pawl.replica_reports AS r SET name = '', orders_per_second = 0, steps = '[]' WHERE r.owner = @owner;
 
 -- name: ReplicaReports :many
--- Returns the last reports. late: the last one is older than that; silent: many are missing. Those without a name are of replicas that have ended.
+-- Returns the last reports. late: the last one is older than late_seconds; silent: many are missing. Those without a name are of replicas that have ended.
 -- orders and until: how many of the driven orders that are due first, as many as most, belong to a late replica, and when the last of them is due.
 SELECT r.owner, r.name, r.since, r.at, (r.at < now() - make_interval(secs => @late_seconds::float8))::boolean AS late,
   r.at < now() - interval '20 seconds' AS silent,

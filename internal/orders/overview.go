@@ -23,8 +23,8 @@ import (
 const (
 	// CountsMost is where the counts of Waiting and Overview stop.
 	CountsMost = 10_000
-	// FirstMost is where those stop that look at each order, if a caller waits and they may take long; and always those
-	// of the orders of lost replicas.
+	// FirstMost is where counts stop that look at each order, while a caller waits for them. The orders of lost replicas
+	// are never counted further.
 	FirstMost = 1000
 	// OldestMost is how many of the oldest orders of each hold Waiting reads to find the longest wait.
 	OldestMost = 100
@@ -288,7 +288,7 @@ func (v *Overview) addReports(rows []db.ReplicaReportsRow) error {
 			}
 		}
 	}
-	replace(v.Lost, rows)
+	markReplaced(v.Lost, rows)
 	for i := range v.Steps {
 		v.Steps[i].forget()
 	}
@@ -302,9 +302,9 @@ func (v *Overview) addReports(rows []db.ReplicaReportsRow) error {
 // overlap is how long before the last report of a replica the one in its place may have started, as in a rolling update.
 const overlap = time.Minute
 
-// replace marks the lost replicas of which no order waits to be taken over, and in whose place a younger one has started,
+// markReplaced marks the lost replicas of which no order waits to be taken over, and in whose place a younger one has started,
 // whether or not that was lost as well. Each replica replaces one.
-func replace(lost []LostReplica, successors []db.ReplicaReportsRow) {
+func markReplaced(lost []LostReplica, successors []db.ReplicaReportsRow) {
 	slices.SortFunc(lost, func(a, b LostReplica) int { return b.At.Compare(a.At) }) // the last has the fewest successors
 	for n := range lost {
 		l := &lost[n]
@@ -398,13 +398,13 @@ func (r *Reader) followOutages(ctx context.Context, v *Overview) error {
 		v.Ended[row.Of].Outcomes = row
 	}
 	v.Ended = slices.DeleteFunc(v.Ended, func(o Outage) bool { return o.Replica == "" && o.Waited > 0 && o.Completed == 0 })
-	v.dropReplaced()
+	v.placeTakeOvers()
 	return err
 }
 
-// dropReplaced has what was taken over from a replica be with it while it is lost, and with the outages once another one
-// is in its place. Orders can also be taken over from a replica that was only slow.
-func (v *Overview) dropReplaced() {
+// placeTakeOvers gives the counts of orders that were taken over to the lost replica that drove them. Once another replica
+// is in its place, they are an outage that has ended. Orders that were taken over from a slow replica are not told.
+func (v *Overview) placeTakeOvers() {
 	ended := v.Ended[:0]
 	for _, o := range v.Ended {
 		i := slices.IndexFunc(v.Lost, func(l LostReplica) bool { return l.owner.String() == o.Replica })

@@ -81,8 +81,8 @@ func TestNobodyWaitsForASlowRead(t *testing.T) {
 	assert.Equal(t, background, 3, "reads")
 }
 
-// TestReplace: each younger replica takes the place of one that was lost and has no orders left, unless both have run for long.
-func TestReplace(t *testing.T) {
+// TestMarkReplaced: each younger replica takes the place of one that was lost and has no orders left, unless both have run for long.
+func TestMarkReplaced(t *testing.T) {
 	t.Parallel()
 	at := func(minute int) time.Time { return time.Unix(int64(60*minute), 0) }
 	for want, starts := range map[string][]int{"": {10, 13}, "a": {0, 15}, "b": {12, 0}, "ba": {0, 9}} {
@@ -91,7 +91,7 @@ func TestReplace(t *testing.T) {
 			replicas = append(replicas, db.ReplicaReportsRow{Since: at(start)})
 		}
 		names, all := "", []LostReplica{{Name: "a", At: at(10), since: at(5)}, {Name: "b", At: at(12), since: at(12)}}
-		replace(all, replicas)
+		markReplaced(all, replicas)
 		for _, lost := range all {
 			if !lost.replaced {
 				names += lost.Name
@@ -100,12 +100,12 @@ func TestReplace(t *testing.T) {
 		assert.Equal(t, want, names, "lost")
 	}
 	one, next := []LostReplica{{At: at(10), Orders: 1}}, []db.ReplicaReportsRow{{Since: at(10)}}
-	replace(one, next)
+	markReplaced(one, next)
 	assert.True(t, !one[0].replaced, "its order is not taken over yet")
 	one = []LostReplica{{Name: "a", replaced: true}, {Name: "b", owner: uuid.Max}}
 	v := Overview{Lost: one, Ended: []Outage{{Step: fsm.Charge}, {Replica: uuid.Nil.String(), Outcomes: Outcomes{Waited: 2}},
 		{Replica: uuid.Max.String(), Outcomes: Outcomes{Waited: 3}}, {Replica: uuid.NewString()}}}
-	v.dropReplaced()
+	v.placeTakeOvers()
 	assert.True(t, len(v.Lost) == 1 && v.Lost[0].TakenOver.Waited == 3 && len(v.Ended) == 2 && v.Ended[1].Replica == "a" && v.Ended[1].Waited == 2, v.Lost, v.Ended)
 }
 

@@ -2547,12 +2547,12 @@ export interface components {
             breaker: "closed" | "half_open" | "open";
             /**
              * Format: date-time
-             * @description When the last call failed. Absent if a call was answered since. Without failingSince, it was one of few failures.
+             * @description When the last call failed. Absent if a call was answered since. Without failingSince, it is the only one in a row.
              */
             failedAt?: string;
             /**
              * Format: date-time
-             * @description When the first of the calls failed that have failed in a row. Absent if they do not fail. With few calls, the breaker may still be closed.
+             * @description When the first of the calls failed that have failed in a row. Absent unless several have. With few calls, the breaker may still be closed.
              */
             failingSince?: string;
             /** @description With failedAt: the code of the last call, or why there was no connection; after the one of most failed calls since failingSince, if it is another. */
